@@ -1,11 +1,13 @@
 """Options of `train`: mistakes are named at once, before any data are read, and values reach the
 libraries."""
 
+import re
 from pathlib import Path
 
 import pytest
 from program import refused
 
+from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.options.run import parse_run
 from roformer_lite.options.values import command_words
@@ -77,6 +79,12 @@ def test_spellings_of_options():
     # The beginning of a name is not enough.
     with pytest.raises(InputError, match="--output"):
         parse_run("classify", ["--dataset_name", "x", "--output", "m"])
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert re.fullmatch(r"roformer-lite \d+\.\d+\S*\n", capsys.readouterr().out)
 
 
 def arguments_of(task: str, *options: str):

@@ -295,17 +295,24 @@ def test_causal_models_draw_their_text(models, place):
     assert " ".join(lines).strip() == greedy[0]
 
 
+NONE = "which takes none of these options"
+SOME = "which takes --top_k, --threshold"
 REFUSED = [
-    ("mlm", "--top_k", "2"),
-    ("classify", "--seed", "1"),
-    ("classify", "--top_k", "4"),
-    ("number", "--threshold", "0.5"),
+    ("mlm", "--top_k 2", f"--top_k is not for this mlm model, {NONE}"),
+    ("classify", "--seed 1", f"--seed is not for this classify model, {SOME}"),
+    (
+        "classify",
+        "--text_pair_column review",
+        f"--text_pair_column is not for this classify model, {SOME}",
+    ),
+    ("classify", "--top_k 4", "--top_k 4: this model has 3 labels"),
+    ("number", "--threshold 0.5", f"--threshold is not for this classify model, {NONE}"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "option", "value"), REFUSED)
-def test_options_that_a_model_does_not_use(models, place, kind, option, value):
-    assert f"{option} " in predict(models / kind, "x.csv", "y.csv", option, value, status=2)
+@pytest.mark.parametrize(("kind", "options", "message"), REFUSED)
+def test_options_that_a_model_does_not_use(models, place, kind, options, message):
+    assert message in predict(models / kind, "x.csv", "y.csv", *options.split(), status=2)
     assert not Path("y.csv").exists()
 
 
@@ -315,7 +322,10 @@ def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place):
     Path("other.jsonl").write_text('{"review": "one"}\n{"review": "two", "more": 1}\n')
     options = ["y.csv", "--text_column", "review"]
     for source, message in (
-        ("label.csv", "label.csv:2: the table already has a column 'label'; put a prefix"),
+        (
+            "label.csv",
+            "label.csv:2: the table already has a column 'label'; put a prefix before the names",
+        ),
         ("other.jsonl", "other.jsonl:2: the columns are review, more"),
     ):
         assert message in predict(models / "classify", source, *options, status=2)

@@ -76,6 +76,15 @@ def test_a_head_that_reads_the_last_place():
         assert_close(free(**batch).mc_logits, stock(**batch).mc_logits)
 
 
+def test_a_head_that_reads_padding_of_a_given_target():
+    stock, free = pair("BartForSequenceClassification")
+    batch = inputs_for("bert classes")
+    batch["input_ids"][:, 3] = stock.config.eos_token_id
+    batch["decoder_input_ids"] = batch["input_ids"]
+    batch |= {"decoder_attention_mask": batch["attention_mask"], "use_cache": False}
+    assert_close(free(**batch).logits, stock(**batch).logits)
+
+
 def test_autocast():
     stock, free = pair("gpt2")
     batch = batch_for("gpt2")

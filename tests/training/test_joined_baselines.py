@@ -236,12 +236,19 @@ LEGAL = {
     "IOBES": r"(O |I-Z |S-. |B-(.) (I-\2 )*E-\2 )*",
     "BILOU": r"(O |I-Z |U-. |B-(.) (I-\2 )*L-\2 )*",
     "IOB1": ".*",
+    None: ".*",
 }
 
 
 @pytest.mark.parametrize("scheme", LEGAL)
 def test_the_scheme_says_which_sequences_are_legal(scheme):
-    tags = ["O", *(f"{kind}-X" for kind in "BIESLU" if kind in scheme), "B-Y", "I-Y", "I-Z"]
+    tags = [
+        "O",
+        *(f"{kind}-X" for kind in "BIESLU" if kind in (scheme or "BI")),
+        "B-Y",
+        "I-Y",
+        "I-Z",
+    ]
     legal = legal_transitions(tags, scheme)
     for numbers in product(range(len(tags)), repeat=3):
         places = [0, *(number + 1 for number in numbers), 0]

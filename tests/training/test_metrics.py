@@ -15,7 +15,7 @@ from roformer_lite.measuring.metrics import (
     tagging_metrics,
     token_scores,
 )
-from roformer_lite.measuring.report import report_of_entities
+from roformer_lite.measuring.report import report_of_entities, report_of_labels
 from roformer_lite.measuring.tag_schemes import scheme_of
 from roformer_lite.options.tasks import LanguageModelDataArguments
 from roformer_lite.recipes.language_model import CausalLM
@@ -96,6 +96,7 @@ def test_entities_are_counted_by_the_scheme_of_the_tags(scheme):
 def test_tags_without_a_scheme():
     for tags in (
         ["NOUN", "VERB"],
+        ["PER", "O", "LOC"],
         ["O", "O"],
         ["B-X", "NOUN"],
         ["L-X", "S-X"],
@@ -106,3 +107,8 @@ def test_tags_without_a_scheme():
         tagging_metrics([["O"]], [["S-X"]], "BILOU")
     parts_of_speech = tagging_metrics([["DET", "NOUN"]], [["DET", "VERB"]], scheme=None)
     assert set(parts_of_speech) == {"accuracy", "macro_f1"} and parts_of_speech["accuracy"] == 0.5
+
+
+def test_supports_are_whole_numbers_even_if_no_answer_is_right():
+    found = report_of_labels(["a", "b", "b"], ["b", "a", "a"], ["a", "b"])
+    assert [str(found[label]["support"]) for label in "ab"] == ["1", "2"]
