@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,20 @@ def noisy(model: PreTrainedModel) -> PreTrainedModel:
 
 def random_ids(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(5, VOCAB, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def mask_of(lengths: Sequence[int], length: int | None = None) -> torch.Tensor:
+    """The attention mask of texts of these lengths, which are padded on the right."""
+    return (torch.arange(length or max(lengths)) < torch.tensor(lengths)[:, None]).long()
+
+
+def part_of(tensors: Batch, prefix: str) -> Batch:
+    """The tensors whose names have a prefix, by their names without it."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def gradients_of(model: torch.nn.Module) -> list[torch.Tensor]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transformers
-from conftest import Batch, data_beside
+from conftest import Batch, data_beside, mask_of
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
@@ -141,7 +141,7 @@ def batch_of(model: PreTrainedModel) -> Batch:
     """A batch of rows of 20, 13, 6 and 1 tokens, with labels for the head of the model."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(5, 110, (4, 20), generator=generator)
-    mask = (torch.arange(20) < torch.tensor([20, 13, 6, 1])[:, None]).long()
+    mask = mask_of((20, 13, 6, 1))
     # Some tokens are the mask token, and each text has an end.
     ids[0, 4] = ids[1, 2] = 3
     ids[range(4), mask.sum(1) - 1] = 2

@@ -42,6 +42,12 @@ def names(tokenizer, rows: list[list[int]]) -> list[list[str]]:
     return [[known.get(index, f"<unused {index}>") for index in row] for row in rows]
 
 
+def greedy(model, row: list[int], length: int) -> list[int]:
+    """The ids that `generate` returns for a text, without the end token."""
+    found = model.generate(torch.tensor([row]), do_sample=False, max_new_tokens=length)
+    return [index for index in found[0].tolist() if index != 3]
+
+
 def log_probabilities(model, targets: list[int], **ids: list[int]) -> np.ndarray:
     """The log-probability of each target at its position."""
     with torch.no_grad():
@@ -68,11 +74,7 @@ def test_pairs(kind, tokenizer, tmp_path):
         ids = {"input_ids": source, "decoder_input_ids": [2, *target]}
         expected = log_probabilities(model, [*target, 3], **ids)
         np.testing.assert_allclose(score.log_probs, expected, **CLOSE)
-        generated = model.generate(
-            torch.tensor([source]), do_sample=False, num_beams=1, max_new_tokens=20
-        )
-        tokens = [index for index in generated[0, 1:].tolist() if index != 3]
-        (expected_names,) = names(tokenizer, [tokens])
+        (expected_names,) = names(tokenizer, [greedy(model, source, 20)[1:]])
         assert best.hypotheses[0] == expected_names
         chosen |= set(expected_names)
     assert tied or len(chosen) > 1
@@ -86,19 +88,13 @@ def test_causal_models(kind, tokenizer, tmp_path):
     generator = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
     rows = texts((9, 23, 2), seed=3)
     scores = generator.score_batch(names(tokenizer, rows))
-    options = {
-        "beam_size": 1,
-        "sampling_topk": 1,
-        "max_length": 12,
-        "include_prompt_in_result": False,
-    }
-    found = generator.generate_batch(names(tokenizer, rows), **options)
+    found = generator.generate_batch(
+        names(tokenizer, rows), max_length=12, include_prompt_in_result=False
+    )
     for row, score, best in zip(rows, scores, found, strict=True):
         expected = log_probabilities(model, row[1:], input_ids=row[:-1])
         np.testing.assert_allclose(score.log_probs, expected, **CLOSE)
-        generated = model.generate(torch.tensor([row]), do_sample=False, max_new_tokens=12)
-        tokens = generated[0, len(row) :].tolist()
-        assert best.sequences_ids[0] == [index for index in tokens if index != 3]
+        assert best.sequences_ids[0] == greedy(model, row, 12)[len(row) :]
 
 
 @pytest.mark.parametrize("kind", ["post", "rms-gated-grouped", "learned", "yarn"])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import assert_close, build, random_ids, seq2seq_config, stack_config
+from conftest import assert_close, build, mask_of, random_ids, seq2seq_config, stack_config
 from program import refused, run
 from saved_models import save_model
 from test_flat_graphs import MASKS, inputs_for
@@ -45,9 +45,8 @@ def test_torch_exports_a_pair_by_itself():
     shapes |= {"decoder_input_ids": {0: rows, 1: target_length}, "use_cache": None}
 
     def inputs_of(lengths: list[int], target_length: int) -> dict[str, torch.Tensor | bool]:
-        mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
         target = random_ids(len(lengths), target_length)
-        return {**inputs_for(mask), "decoder_input_ids": target, "use_cache": False}
+        return {**inputs_for(mask_of(lengths)), "decoder_input_ids": target, "use_cache": False}
 
     program = torch.export.export(
         model, (), inputs_of([9, 4, 7], 5), dynamic_shapes=shapes, strict=False

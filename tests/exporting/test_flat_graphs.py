@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from conftest import Batch, assert_close, build, random_ids, stack_config
+from conftest import Batch, assert_close, build, mask_of, random_ids, stack_config
 from tiny_models import tiny_model
 from transformers.exporters import AutoExportConfig, AutoHfExporter
 
@@ -57,10 +57,10 @@ OWN = {
 
 
 def rows(lengths: list[int], length: int, left: tuple[int, ...] = ()) -> torch.Tensor:
-    mask = torch.arange(length) < torch.tensor(lengths)[:, None]
+    mask = mask_of(lengths, length)
     for row in left:
         mask[row] = mask[row].flip(0)
-    return mask.long()
+    return mask
 
 
 HOLES = rows([9, 7, 5, 4], 9)

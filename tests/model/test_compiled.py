@@ -2,7 +2,15 @@
 
 import pytest
 import torch
-from conftest import assert_close, build, gradients_of, random_ids, seq2seq_config, stack_config
+from conftest import (
+    assert_close,
+    build,
+    gradients_of,
+    mask_of,
+    random_ids,
+    seq2seq_config,
+    stack_config,
+)
 
 import hf_roformer_lite as rl
 
@@ -19,9 +27,9 @@ class CountedGraphs:
 
 
 def batch(lengths: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
-    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    mask = mask_of(lengths)
     ids = random_ids(*mask.shape, seed=seed)
-    return {"input_ids": ids, "attention_mask": mask.long(), "labels": ids.masked_fill(~mask, -100)}
+    return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
 
 
 LENGTHS = [[9, 4, 7], [3, 12, 5], [6, 6, 2], [2, 5, 10, 3], [8, 1, 4, 4]]

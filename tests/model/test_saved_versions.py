@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_close, dropout_without_chance
+from conftest import assert_close, dropout_without_chance, part_of
 from program import config_of, read_json
 from safetensors.torch import load_file
 from torch.nn import functional as F
@@ -70,22 +70,13 @@ def load(name: str) -> tuple[PreTrainedModel, Tensors]:
     return model.eval(), load_file(folder / "outputs.safetensors")
 
 
-def part(kept: Tensors, prefix: str) -> Tensors:
-    """Select the tensors whose names have a prefix, and remove the prefix from their names."""
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in kept.items()
-        if name.startswith(prefix)
-    }
-
-
 def cases(kept: Tensors, is_training: bool) -> dict[str, Tensors]:
     """Map the name of each case, in evaluation or in training, to the arguments of the model."""
     prefixes = {name.partition(".")[0] for name in kept}
     names = [prefix.removesuffix("_input") for prefix in prefixes if prefix.endswith("_input")]
-    found = {name: part(kept, f"{name}_input.") for name in names}
-    found["padded"] = part(kept, "input.")
-    found["training"] = found["padded"] | part(kept, "label.")
+    found = {name: part_of(kept, f"{name}_input.") for name in names}
+    found["padded"] = part_of(kept, "input.")
+    found["training"] = found["padded"] | part_of(kept, "label.")
     for inputs in found.values():
         # Earlier versions took the borders of documents without positions.
         if "cu_seq_lens_q" in inputs:
@@ -152,7 +143,7 @@ def test_outputs(name):
             model = copy.deepcopy(saved)
         if case == "eager":
             model.set_attn_implementation("eager")
-        wanted = part(kept, f"{case}.")
+        wanted = part_of(kept, f"{case}.")
         if not wanted or case in WINDOWS_OF_TOKENS.get(name, ()):
             continue
         with torch.no_grad():
@@ -212,10 +203,10 @@ def test_losses_and_gradients(name, monkeypatch):
         loss = loss_of(output, inputs, is_pooled=name.startswith("version_0_2"))
         loss.backward()
 
-        wanted = part(kept, f"{case}.")
+        wanted = part_of(kept, f"{case}.")
         found = norms_and_projections(model)
         if case == "training":
-            gradients = part(kept, "gradient.")
+            gradients = part_of(kept, "gradient.")
         else:
             gradients = dict(zip(sorted(found), wanted.pop("gradients"), strict=True))
         assert found.keys() == gradients.keys()
@@ -238,8 +229,8 @@ def test_generated_tokens(name):
     count = 8 if name.startswith("version_0_1") else 6
     options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False}
     for group in groups:
-        inputs = part(kept, f"{group}prompt.")
-        for mode, wanted in part(kept, f"{group}tokens.").items():
+        inputs = part_of(kept, f"{group}prompt.")
+        for mode, wanted in part_of(kept, f"{group}tokens.").items():
             given = dict(inputs)
             if mode == "right":
                 given["attention_mask"] = inputs["attention_mask"].flip(1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transformers
-from conftest import Batch, gradients_of, random_ids
+from conftest import Batch, gradients_of, mask_of, random_ids
 from tiny_models import SIZES, tiny_model
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
@@ -56,8 +56,8 @@ def paired(stock: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedModel]:
 def batch_for(name: str, side: str = "right", lengths: tuple[int, ...] = (12, 7, 1, 4)) -> Batch:
     """A batch of random ids with labels in the form that the head of the model `name` takes."""
     generator = torch.Generator().manual_seed(len(name))
-    shape = (len(lengths), max(lengths))
-    mask = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
+    mask = mask_of(lengths)
+    shape = mask.shape
     if side == "left":
         mask = mask.flip(1)
     ids = torch.randint(5, VOCAB, shape, generator=generator)
@@ -99,9 +99,8 @@ def assert_same_gradients(free: torch.nn.Module, stock: torch.nn.Module, batch: 
 def batch_of_pairs() -> Batch:
     """A batch for encoder–decoders, whose sources and targets have different lengths."""
     batch = batch_for("bert mlm")
-    lengths = torch.tensor([3, 9, 12, 5])
     labels = random_ids(4, 12, seed=3)
-    batch["labels"] = labels.masked_fill(torch.arange(12) >= lengths[:, None], -100)
+    batch["labels"] = labels.masked_fill(mask_of((3, 9, 12, 5)) == 0, -100)
     return batch
 
 

@@ -12,7 +12,7 @@ from comparisons import (
     inputs_for,
     pair,
 )
-from conftest import random_ids
+from conftest import mask_of, random_ids
 from tiny_models import SIZES
 from torch.nn import functional as F
 
@@ -156,7 +156,7 @@ def test_hooks_that_would_get_a_flat_row(kind):
 def test_hooks_in_a_later_layer_of_t5():
     """The first layer is flat, and the layer with the hook gets its position bias as a batch."""
     model = build("T5EncoderModel").eval()
-    mask = (torch.arange(16) < torch.tensor([[9], [5], [3]])).long()
+    mask = mask_of((9, 5, 3), 16)
     ids = random_ids(*mask.shape)
     expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
     padding_free(model)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import build, stack_config
+from conftest import build, part_of, stack_config
 from datasets import Dataset, DatasetDict
 from program import TINY, answered, change_fields, config_of, interrupted, run, train, write_rows
 from safetensors.torch import load_file
@@ -48,12 +48,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def tensors(model: Path, prefix: str = "") -> dict[str, torch.Tensor]:
-    stored = load_file(model / "model.safetensors")
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in stored.items()
-        if name.startswith(prefix)
-    }
+    return part_of(load_file(model / "model.safetensors"), prefix)
 
 
 def same(ours: Path, theirs: Path, prefix: str = "model.") -> bool:
