@@ -138,6 +138,14 @@ def gradients_of(model: torch.nn.Module) -> list[torch.Tensor]:
     return [weight.grad for weight in model.parameters() if weight.grad is not None]
 
 
+def gradients(model: torch.nn.Module, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss in training, and all gradients."""
+    model.train().zero_grad()
+    loss = model(**batch).loss
+    loss.backward()
+    return loss.detach(), torch.cat([gradient.flatten() for gradient in gradients_of(model)])
+
+
 @pytest.fixture
 def current_folder(tmp_path, monkeypatch) -> Path:
     """An empty folder in which the test runs."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transformers
-from conftest import Batch, gradients_of, mask_of, random_ids
+from conftest import Batch, gradients, mask_of, random_ids
 from tiny_models import SIZES, tiny_model
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
@@ -81,13 +81,6 @@ def inputs_for(name: str, *args: Any, **kwargs: Any) -> Batch:
     batch = batch_for(name, *args, **kwargs)
     del batch["labels"]
     return batch
-
-
-def gradients(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    model.train().zero_grad()
-    loss = model(**batch).loss
-    loss.backward()
-    return loss.detach(), torch.cat([gradient.flatten() for gradient in gradients_of(model)])
 
 
 def assert_same_gradients(free: torch.nn.Module, stock: torch.nn.Module, batch: Batch) -> None:
