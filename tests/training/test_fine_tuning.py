@@ -10,7 +10,7 @@ from datasets import Dataset, DatasetDict
 from program import TINY, answered, change_fields, config_of, interrupted, run, train, write_rows
 from safetensors.torch import load_file
 from saved_models import save_bert, save_sentence_encoder
-from transformers import AutoTokenizer, BertModel, TrainingArguments
+from transformers import AutoTokenizer, BertModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hf_roformer_lite import RoFormerLiteForSequenceClassification, RoFormerLiteModel
 from roformer_lite.options.run import parse_run
@@ -225,32 +225,29 @@ def test_a_model_that_diverged_before_the_training_is_not_saved(
     assert not (tmp_path / "m").exists()
 
 
+def tokenizer_of_pairs(folder: Path, command: str, **options: object) -> PreTrainedTokenizerBase:
+    """Train a classifier of pairs, which answers one, and return its tokenizer."""
+    rows = [{"text": "a cat", "text_pair": text, "label": "ab"[len(text) % 2]} for text in TEXTS]
+    data = write_rows(folder / "pairs.jsonl", rows * 4)
+    model = folder / "model"
+    command += f" {COMMON} --max_steps 1 --text_pair_column text_pair"
+    train(f"classify {command}", data, model, **options)
+    assert len(answered(model, ["a cat\ta dog"])) == 1
+    return AutoTokenizer.from_pretrained(model)
+
+
 def test_pairs_for_a_model_without_segments_by_a_tokenizer_that_gives_them(tmp_path):
     """A converted DistilBERT or GTE with the tokenizer of BERT is such a model."""
     start = save_bert(tmp_path / "encoder", "a cat dog red house".split())
     vocab_size = config_of(start)["vocab_size"]
     config = stack_config(vocab_size=vocab_size, type_vocab_size=0, pad_token_id=0)
     build(RoFormerLiteModel, config).save_pretrained(start)
-    rows = [
-        {"text": "a cat", "text_pair": text, "label": number % 2}
-        for number, text in enumerate(TEXTS * 4)
-    ]
-    data = write_rows(tmp_path / "pairs.jsonl", rows)
-    options = "--max_steps 1 --text_pair_column text_pair"
-    model = tmp_path / "model"
-    train(f"classify {COMMON} {options}", data, model, model_name_or_path=start)
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = tokenizer_of_pairs(tmp_path, "", model_name_or_path=start)
     assert "token_type_ids" not in tokenizer("a cat", "a dog")
-    assert len(answered(model, ["a cat\ta dog"])) == 1
 
 
 def test_new_pairs_with_segments(tmp_path):
     """The tokenizer of a new model returns the segments for which the model has embeddings."""
-    rows = [{"text": "a cat", "text_pair": text, "label": "ab"[len(text) % 2]} for text in TEXTS]
-    data = write_rows(tmp_path / "pairs.jsonl", rows * 4)
-    options = f"{COMMON} --max_steps 1 --text_pair_column text_pair"
-    model = tmp_path / "model"
-    train(f"classify {TINY} type_vocab_size=2 {options}", data, model)
-    segments = AutoTokenizer.from_pretrained(model)("a cat", "a dog")["token_type_ids"]
+    tokenizer = tokenizer_of_pairs(tmp_path, f"{TINY} type_vocab_size=2")
+    segments = tokenizer("a cat", "a dog")["token_type_ids"]
     assert set(segments) == {0, 1} and segments == sorted(segments)
-    assert len(answered(model, ["a cat\ta dog"])) == 1
