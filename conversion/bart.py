@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from transformers import BartConfig, MarianConfig, MBartConfig, PreTrainedConfig
+from transformers import BartConfig, MarianConfig, MBartConfig, PreTrainedConfig, PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
-from .converter import CLASSIC_FIELDS, SourceConfig
+from .converter import CLASSIC_FIELDS, SourceConfig, Tensors
 from .hugging_face import Head, HuggingFaceConverter
 from .weight_map import ONE_ROW, Operation, WeightMap, WeightRule, drop_rows, in_layers, projections
 
@@ -168,6 +168,14 @@ class PairConverter(HuggingFaceConverter):
             table.append(WeightRule("lm_head.weight", "lm_head.weight"))
         table.append(WeightRule(LOGITS_BIAS, "lm_head.bias", ONE_ROW))
         return WeightMap(table, (*(theirs + name for name in unread), "lm_head.weight"))
+
+    def computed_tensors(self, model: PreTrainedModel, theirs: Any) -> Tensors:
+        has_third_table = getattr(theirs, "share_encoder_decoder_embeddings", True)
+        if theirs.tie_word_embeddings or not has_third_table:
+            return {}
+        # Their class has this table even if both sides have one of their own. Only
+        # `get_input_embeddings` reads it.
+        return {"shared.weight": model.get_encoder().get_input_embeddings().weight.detach().clone()}
 
     def position_rule(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> WeightRule:
         """The rule for a table of positions."""

@@ -38,9 +38,13 @@ TOKENIZER_FILES = (
     "merges.txt",
     "spiece.model",
     "sentencepiece.bpe.model",
+    "tokenizer.model",
     "source.spm",
     "target.spm",
+    "target_vocab.json",
 )
+# The default chat template, and those with other names.
+CHAT_TEMPLATES = ("chat_template.jinja", "additional_chat_templates/*.jinja")
 # All files of a repository that may be needed besides the weights.
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja")
 # The names under which transformers also saves the padding and truncation of tokenizer.json.

@@ -19,6 +19,7 @@ from hf_roformer_lite.model.hub import AUTO_CLASSES
 from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
 
 from .checkpoint_files import (
+    CHAT_TEMPLATES,
     TOKENIZER_CONFIG,
     TOKENIZER_FILES,
     WEIGHT_FILES,
@@ -215,7 +216,9 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
         (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         directory = local_directory(path)
-        _copy_files(directory, (*TOKENIZER_FILES, "chat_template.jinja"), unfinished)
+        templates = [path for pattern in CHAT_TEMPLATES for path in directory.glob(pattern)]
+        names = [str(path.relative_to(directory)) for path in templates]
+        _copy_files(directory, (*TOKENIZER_FILES, *names), unfinished)
         if model.can_generate():
             model.generation_config.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
@@ -228,6 +231,7 @@ def _copy_files(directory: Path, files: Iterable[str], out: Path) -> None:
     """Copy those of the `files` that a directory has."""
     for file in files:
         if (directory / file).is_file():
+            (out / file).parent.mkdir(exist_ok=True)
             shutil.copy(directory / file, out / file)
 
 

@@ -102,12 +102,19 @@ class Qwen2(Llama):
     constants = {**Llama.constants, "attention_bias": ["q", "k", "v"], "mlp_bias": False}
 
     def computed_fields(self, theirs: Qwen2Config) -> dict[str, Any]:
-        return {"sliding_window": theirs.sliding_window}
+        return {
+            "sliding_window": theirs.sliding_window,
+            # Their layers read this field, which their configuration does not declare.
+            "head_dim": getattr(theirs, "head_dim", None),
+        }
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        if "sliding_attention" not in ours.layer_types:
-            return {"use_sliding_window": False}
-        return {"use_sliding_window": True, "sliding_window": ours.sliding_window}
+        fields: dict[str, Any] = {"use_sliding_window": False}
+        if "sliding_attention" in ours.layer_types:
+            fields = {"use_sliding_window": True, "sliding_window": ours.sliding_window}
+        if ours.head_dim != ours.hidden_size // ours.num_attention_heads:
+            fields["head_dim"] = ours.head_dim
+        return fields
 
 
 def _eurobert_classifier_fields(theirs: EuroBertConfig) -> dict[str, Any]:

@@ -173,6 +173,7 @@ def test_tokenizers_are_converted_too(roformer, tmp_path):
     assert tokenizer(CHINESE).input_ids == expected
     export_checkpoint("roformer", tmp_path / "ours", tmp_path / "back")
     trained = rl.RoFormerLiteTokenizer.train(["a few words of text"] * 5, vocab_size=280)
+    trained.chat_template = {"default": "{{ messages }}", "short": "{{ messages[-1] }}"}
     trained.save_pretrained(tmp_path / "mine")
     for file in ("config.json", "model.safetensors"):
         (tmp_path / "mine" / file).write_bytes((tmp_path / "ours" / file).read_bytes())
@@ -185,6 +186,7 @@ def test_tokenizers_are_converted_too(roformer, tmp_path):
         stock = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)
         assert type(stock).__module__.startswith("transformers.")
         assert stock(line).input_ids == ids
+    assert stock.chat_template == trained.chat_template
 
 
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
