@@ -510,13 +510,14 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
             "inputs_embeds": inputs_embeds,
         }
         inputs = {name: tensor for name, tensor in arguments.items() if tensor is not None}
-        shapes = {tensor.shape[:3] for tensor in inputs.values()}
-        if len(shapes) != 1 or any(len(shape) != 3 for shape in shapes):
+        # (In an exported graph, sizes are symbols, which a set cannot hold.)
+        shapes = [tensor.shape[:3] for tensor in inputs.values()]
+        if not shapes or any(len(shape) != 3 or shape != shapes[0] for shape in shapes):
             raise ValueError(
                 "input_ids (or inputs_embeds), masks and all other inputs must be (batch, "
                 "choices, length)."
             )
-        batch_size, num_choices, _ = shapes.pop()
+        batch_size, num_choices, _ = shapes[0]
         rows = {name: tensor.flatten(0, 1) for name, tensor in inputs.items()}  # (B * choices, L)
         outputs = super().forward(**rows, return_dict=True, **kwargs)
         outputs.logits = outputs.logits.view(batch_size, num_choices)

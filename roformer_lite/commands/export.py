@@ -3,6 +3,7 @@
 import io
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -87,7 +88,10 @@ def _write(
         return f"architecture {export_gguf(model, tokenizer, folder, options.quantization)}"
     if options.format == "onnx" and is_bare_encoder(model):
         model = SentenceEncoder(model)
-    # A graph takes only what its tokenizer returns.
-    has_segments = "token_type_ids" in tokenizer.model_input_names
-    graphs = write_graphs(model, folder, options.format, options.quantization, has_segments)
-    return ", ".join(graphs)
+    # A graph takes only what its tokenizer returns, and `generate` knows no segments. All tokens
+    # then have type 0.
+    if model.can_generate() or "token_type_ids" not in tokenizer.model_input_names:
+        config: Any = model.config
+        stack = config.encoder if config.is_encoder_decoder else config
+        stack.type_vocab_size = 0
+    return ", ".join(write_graphs(model, folder, options.format, options.quantization))

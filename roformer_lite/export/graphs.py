@@ -1,4 +1,4 @@
-"""Exports models as graphs that run without this package, with transformers' exporters.
+"""Exports models as graphs, with transformers' exporters.
 
 A graph takes padded batches of any size and length. A model that generates text is exported as
 several graphs. `prefill` reads the prompt. `decode` reads one more token, and takes and returns the
@@ -25,23 +25,20 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 2**31 - 2**24
 
 
-def export_model(
-    model: PreTrainedModel, format: str = "onnx", has_segments: bool = True
-) -> "ExportedModel":
+def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel":
     """Export a RoFormerLite model of any class.
 
     Args:
         model: The model, which is set to evaluation mode.
         format: `onnx`, which needs the extra `export` and in which norms, GELU and projections
             become operations of onnxruntime, or `torch`, the format of torch.export.
-        has_segments: Whether the graph takes `token_type_ids` if the configuration has a
-            `type_vocab_size`. Without them, every token has type 0.
 
     Returns:
         The `ExportedModel` of transformers, which can be called and saved. Its `components` are the
         graph `model`, or the graphs `prefill`, `decode` and `encoder` of a model that generates
         text. Their inputs are `input_ids` (`inputs_embeds` if `vocab_size` is 0), `attention_mask`,
-        possibly `token_type_ids`, and the further inputs that `generate` passes to `forward`.
+        `token_type_ids` if `type_vocab_size` is not 0, and the further inputs that `generate`
+        passes to `forward`.
 
     Raises:
         InputError: for a decoder that needs the states of an encoder, for dynamic rotary positions,
@@ -65,7 +62,7 @@ def export_model(
     )
     exporter = AutoHfExporter.from_config(config)
     model.eval()
-    sample = sample_inputs(model, has_segments=has_segments)
+    sample = sample_inputs(model)
     if not model.can_generate():
         inputs: dict[str, Any] = {**sample, "use_cache": False}
         return exporter.export(model, inputs, config)
@@ -81,16 +78,13 @@ def export_model(
     exported = exporter.export_for_generation(model, sample, config, generation_config=greedy)
     if model.config.is_encoder_decoder:
         stack = model.get_encoder()
-        sample = sample_inputs(stack, has_segments=has_segments)
-        encoder = exporter.export(stack, sample, config)
+        encoder = exporter.export(stack, sample_inputs(stack), config)
         exported.components = {"encoder": encoder.components["model"], **exported.components}
     exported.generation_config = model.generation_config
     return exported
 
 
-def sample_inputs(
-    model: PreTrainedModel, num_rows: int = 2, has_segments: bool = True
-) -> dict[str, Any]:
+def sample_inputs(model: PreTrainedModel, num_rows: int = 2) -> dict[str, Any]:
     """Inputs for tracing `model`. No dimension is 1, because a trace would regard it as a
     constant."""
     # The shape is (B, L) or (B, choices, L).
@@ -109,7 +103,7 @@ def sample_inputs(
         inputs["decoder_input_ids"] = torch.full(
             (num_rows, 3), model.config.decoder_start_token_id, device=model.device
         )
-    elif stack.type_vocab_size and has_segments:
+    elif stack.type_vocab_size:
         inputs["token_type_ids"] = torch.zeros_like(mask)
     return inputs
 
@@ -119,7 +113,6 @@ def write_graphs(
     directory: Path,
     format: str,
     quantization: str | None,
-    has_segments: bool = True,
 ) -> list[str]:
     """Export a model to `directory`, which exists.
 
@@ -128,7 +121,7 @@ def write_graphs(
     `predict` runs, and describes its inputs. transformers itself writes the other format.
 
     Args:
-        model, format, has_segments: As for `export_model`.
+        model, format: As for `export_model`.
         directory: The directory for the files.
         quantization: `int8` also writes the graphs of `onnx` in this type: the weights of matrix
             products and the table of embeddings have 8 bits, and the scale of activations is
@@ -141,7 +134,7 @@ def write_graphs(
         InputError: as `export_model`, and for a graph of more than 2 GiB, which is too large for
             an ONNX file.
     """
-    exported = export_model(model, format, has_segments)
+    exported = export_model(model, format)
     if format == "onnx":
         _write_onnx(exported, directory, quantization)
     else:
@@ -149,7 +142,7 @@ def write_graphs(
     if not model.can_generate():
         # A trace may have taken its number of rows for a constant.
         for num_rows in (1, 3):
-            exported(**sample_inputs(model, num_rows, has_segments))
+            exported(**sample_inputs(model, num_rows))
     return list(exported.components)
 
 

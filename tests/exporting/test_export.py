@@ -64,6 +64,17 @@ def test_torch_takes_any_size(name):
     assert_same_outputs(model, export_model(model, "torch"), [*MASKS.values()])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_multiple_choice(format):
+    model = build(rl.RoFormerLiteForMultipleChoice, stack_config())
+    exported = export_model(model, format)
+    ids = random_ids(3, 4, 9)
+    inputs = {"input_ids": ids, "attention_mask": (ids > 30).long()}
+    with torch.no_grad():
+        assert_close(exported(**inputs)["logits"], model(**inputs).logits)
+
+
 def test_command_line(tmp_path):
     model = load_model(save_model("classify", tmp_path / "model")).bfloat16()
     model.save_pretrained(tmp_path / "model")

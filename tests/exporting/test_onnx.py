@@ -35,6 +35,7 @@ LINES = [
 OPTIONS: dict[str, list[dict]] = {
     "classify": [{}, {"top_k": 3}],
     "labels": [{"threshold": 0.3}],
+    "causal": [{"beams": 1, "max_new_tokens": 4}],
 }
 
 
@@ -85,9 +86,11 @@ def test_other_tasks(case, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "has_segments"), [("pairs", False), ("pairs", True), ("seq2seq", False)]
+    ("case", "has_segments"),
+    [("pairs", False), ("pairs", True), ("seq2seq", True), ("causal", True)],
 )
 def test_a_graph_takes_what_its_tokenizer_returns(case, has_segments, tmp_path):
+    """Models that generate ignore segments."""
     directory = save_model(case, tmp_path / "model")
     config = load_config(directory)
     getattr(config, "encoder", config).type_vocab_size = 2
@@ -99,7 +102,7 @@ def test_a_graph_takes_what_its_tokenizer_returns(case, has_segments, tmp_path):
     assert_same_answers(case, tmp_path)
     for path in (tmp_path / "out" / "onnx").glob("*.onnx"):
         names = {value.name for value in onnx.load(path).graph.input}
-        assert ("token_type_ids" in names) == has_segments
+        assert ("token_type_ids" in names) == (has_segments and case == "pairs")
 
 
 @pytest.mark.slow
