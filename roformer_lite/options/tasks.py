@@ -210,15 +210,6 @@ class ClassifyDataArguments(LabelArguments):
                     "one with --label_column"
                 )
 
-    def check_combination(self, training: TrainingOptions) -> None:
-        super().check_combination(training)
-        smoothing = training.training_arguments.get("label_smoothing_factor")
-        if smoothing and self.problem_type == "regression":
-            raise InputError(
-                f"--training_arguments label_smoothing_factor={smoothing} is not for "
-                "--problem_type regression, which has no labels to smooth; leave it out"
-            )
-
 
 @dataclass
 class TagDataArguments(LabelArguments):
@@ -283,11 +274,6 @@ class SentenceDataArguments(TaskArguments):
             raise InputError(
                 f"--max_tokens_per_batch and --word_dropout are not for {self.task}, because the "
                 "trainer of sentence-transformers makes its own batches; leave them out"
-            )
-        if training.training_arguments.get("label_smoothing_factor"):
-            raise InputError(
-                f"--training_arguments label_smoothing_factor is not for {self.task}, whose losses "
-                "have no labels; leave it out"
             )
 
 

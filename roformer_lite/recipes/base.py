@@ -179,6 +179,11 @@ class Recipe(ABC):
         return self.reader.texts(rows)
 
     @property
+    def smooths_labels(self) -> bool:
+        """Whether the loss compares the scores of all labels with one true label."""
+        return True
+
+    @property
     def takes_pairs(self) -> bool:
         """Whether the model reads two texts together."""
         return False
@@ -319,16 +324,21 @@ class Recipe(ABC):
         """The metrics on the validation data during training."""
         return ["loss", *self.metric_names]
 
-    def check_metric(self, args: TrainingArguments, best: Any) -> None:
-        """Reject a metric that is not available for the data.
+    def check_arguments(self, args: TrainingArguments, best: Any) -> None:
+        """Reject arguments that do not suit the data.
 
         Args:
             args: The training arguments.
             best: The `metric_for_best_model`, if one was requested.
 
         Raises:
-            InputError: with the option, its value and the available metrics.
+            InputError: for a metric that is not available, and for smoothing without labels.
         """
+        if args.label_smoothing_factor and not self.smooths_labels:
+            raise InputError(
+                "--training_arguments label_smoothing_factor is only for losses with one label for "
+                "each text or token; leave it out"
+            )
         known = self.metrics_in_training(args)
         if best is not None and str(best).removeprefix("eval_") not in known:
             raise InputError(

@@ -151,6 +151,10 @@ class Classify(LabelRecipe):
         )
 
     @property
+    def smooths_labels(self) -> bool:
+        return self.problem_type == SINGLE
+
+    @property
     def takes_pairs(self) -> bool:
         return self.options.text_pair_column is not None
 

@@ -89,6 +89,7 @@ class SentenceRecipe(Recipe):
     package = '".[embed]"'
     takes_graphs = False
     compares_checkpoint = True
+    smooths_labels = False
     # Sentence-transformers makes its own batches.
     neutral_example = {"anchor": "a question", "positive": "its answer"}
     compared_kinds: ClassVar[tuple[str, ...]] = ("pairs",)

@@ -55,7 +55,7 @@ def train(run: Run) -> dict[str, Any] | None:
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, options.model is not run.model)
         recipe = RECIPES[run.task].inspect(options.data, rows)
-        recipe.check_metric(args, run.training.training_arguments.get("metric_for_best_model"))
+        recipe.check_arguments(args, run.training.training_arguments.get("metric_for_best_model"))
         tokenizer, recipe = make_tokenizer(options, recipe, args, rows["train"])
         start = make_start(options, recipe, args, tokenizer, given, rows)
         if start.has_new_head or name is None:
