@@ -112,20 +112,21 @@ def complete_directory(target: Path, overwrite: bool = False) -> Iterator[Path]:
         finished.mkdir()
         yield finished
         replaced = Path(scratch) / "replaced"
-        is_replaced = overwrite and _has_model(target)
-        if is_replaced:
-            target.rename(replaced)
         try:
+            if overwrite and _has_model(target):
+                target.rename(replaced)
             # This replaces an empty directory, and fails if there is anything else.
             finished.rename(target)
         except OSError as error:
-            if is_replaced:
-                replaced.rename(target)
-                raise
             raise InputError(
-                f"{target}: something else was written there in the meantime, and was kept "
-                f"({error.strerror}); move it, and run the same command again"
+                f"{target} stays as it was, because something else was written there in the "
+                f"meantime, or it cannot be replaced ({error.strerror}); move it, and run the same "
+                "command again"
             ) from error
+        finally:
+            # An interruption between the two renames must not lose the old model.
+            if replaced.exists() and not target.exists():
+                replaced.rename(target)
 
 
 @contextmanager

@@ -25,19 +25,14 @@ LOCK_FILE = "lock"
 DESCRIPTION_FILE = "description.json"
 # The value of an option that has its default, in messages.
 NOT_GIVEN = "not given"
-# The names of test files in the description begin with this option.
-TEST_FILE = "--test_file"
 # This is the last file that the Trainer writes into a checkpoint.
 STATE_FILE = "trainer_state.json"
-# The options that determine the output directory, the card and the final evaluation.
-# They may change when a training continues; all others must stay the same.
-NOT_COMPARED = {
-    "test_file",
-    "output_dir",
-    "overwrite_output_dir",
-    "keep_checkpoints",
-    *(option.name for option in fields(PublishingOptions)),
-}
+# The options that may change when a training continues.
+NOT_COMPARED = {"test_file", "output_dir", "overwrite_output_dir", "keep_checkpoints"}
+# Options of the final evaluation and of the card, which do not affect the training. They may change
+# until the first of several seeds is finished.
+TEST_FILE = "--test_file"
+OF_THE_END = {TEST_FILE, *(f"--{option.name}" for option in fields(PublishingOptions))}
 
 
 class TrainingDirectory:
@@ -178,26 +173,32 @@ class TrainingDirectory:
     def _difference(self, before: dict[str, Any], now: dict[str, Any]) -> str:
         """The options and files of this run that differ from those of the one that was begun here;
         empty if there are none."""
-        # Test data do not affect the training, so they may change until the first of several seeds
-        # is finished.
-        is_tested = any(self.path.glob(f"seed-*/{RESULTS_FILE}"))
+        has_ended = any(self.path.glob(f"seed-*/{RESULTS_FILE}"))
         return ", ".join(
             f"{name} was {before.get(name, NOT_GIVEN)} and is {now.get(name, NOT_GIVEN)}"
             for name in {**before, **now}
-            if before.get(name) != now.get(name) and (is_tested or not name.startswith(TEST_FILE))
+            if before.get(name) != now.get(name)
+            and (has_ended or name.partition(" ")[0] not in OF_THE_END)
         )
 
     def has_progress(self) -> bool:
         """Whether the directory contains a checkpoint, or the model of one of several seeds."""
-        checkpoints = self.path.glob(f"**/checkpoint-*/{STATE_FILE}")
-        seeds = self.path.glob(f"seed-*/{RESULTS_FILE}")
-        return any(checkpoints) or any(seeds)
+        return any(self._last_files())
+
+    def _last_files(self) -> Iterator[Path]:
+        """The file of each checkpoint and of each model of a seed that is written last."""
+        yield from self.path.glob(f"**/checkpoint-*/{STATE_FILE}")
+        yield from self.path.glob(f"seed-*/{RESULTS_FILE}")
 
     def clear(self) -> None:
         """Remove everything in the directory except the lock, which its holder needs."""
         if not self.path.is_dir():
             return
-        for path in self.path.iterdir():
+        # If the process is killed here, nothing may seem complete that is not, and the description
+        # must still say whose files the others are.
+        for path in list(self._last_files()):
+            path.unlink()
+        for path in sorted(self.path.iterdir(), key=lambda path: path.name == DESCRIPTION_FILE):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != LOCK_FILE:

@@ -1,20 +1,24 @@
 """A model directory is complete or absent, and an old one is lost only when it is replaced."""
 
 import errno
+import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from datasets import Dataset
 from program import TINY, run, write_rows
 
 from roformer_lite.errors import InputError
+from roformer_lite.options.run import parse_run
 from roformer_lite.output import (
     check_output_dir,
     check_place,
     complete_directory,
 )
 from roformer_lite.recipes.tag import Tag
+from roformer_lite.training.training_directory import TrainingDirectory
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -61,22 +65,41 @@ def test_failure_changes_nothing(model):
     assert contents(model.parent) == before
 
 
-def test_failed_rename_puts_the_old_model_back(model, monkeypatch):
+@pytest.mark.parametrize(
+    "error", [PermissionError(errno.EACCES, "not allowed"), KeyboardInterrupt("not allowed")]
+)
+def test_failed_rename_puts_the_old_model_back(error, model, monkeypatch):
     before = contents(model.parent)
     rename = Path.rename
 
     def failing(self, target):
         if (self / "config.json").read_text() == "new":
-            raise PermissionError(errno.EACCES, "not allowed", str(target))
+            raise error
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", failing)
     with (
-        pytest.raises(PermissionError, match="not allowed"),
+        pytest.raises((InputError, KeyboardInterrupt), match="not allowed"),
         complete_directory(model, overwrite=True) as folder,
     ):
         (folder / "config.json").write_text("new")
     assert contents(model.parent) == before
+
+
+def test_a_clearing_that_is_cut_short_leaves_nothing_that_seems_complete(tmp_path, monkeypatch):
+    left = tmp_path / "m.training"
+    proofs = ["seed-1/results.json", "checkpoint-2/trainer_state.json"]
+    for name in ("description.json", *proofs, "seed-1/config.json"):
+        (left / name).parent.mkdir(parents=True, exist_ok=True)
+        (left / name).write_text("{}")
+    words = ["--dataset_name", "x", "--output_dir", str(tmp_path / "m")]
+    directory = TrainingDirectory(parse_run("classify", words))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", Mock(side_effect=KeyboardInterrupt))
+        directory.clear()
+    assert set(contents(left)) == {"description.json", "seed-1/config.json"}
+    with directory.held():
+        assert not (left / "seed-1").exists()
 
 
 def test_what_may_be_overwritten(model, tmp_path):

@@ -142,6 +142,7 @@ def test_all_seeds_are_tested_on_the_same_data(folder, monkeypatch):
     typed = second
     run(typed, status=130)
     assert "test.jsonl was" in refused(first)
+    assert "--license was" in refused(f"{second} --license mit")
 
 
 def test_refused_before_anything_is_trained(folder):
