@@ -11,7 +11,7 @@ from ..errors import (
     check_number,
     require_packages,
 )
-from ..options.common import TableArguments
+from ..options.common import TableArguments, given_options
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser
 
@@ -86,6 +86,5 @@ def parse(words: Sequence[str]) -> tuple[EvaluateArguments, dict[str, Any], str]
         DIR=MODEL_HELP,
     )
     own, measuring, directory = parser.parse(words)
-    given = {name: value for name, value in vars(measuring).items() if value is not None}
     require_packages("evaluating", TRAINING_PACKAGES)
-    return own, given, directory
+    return own, given_options(measuring), directory

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..data.data_files import TABLE_FORMATS, file_format
+from ..data.data_files import OTHER_TABLES, TABLE_FORMATS, file_format
 from ..errors import (
     InputError,
     check_file,
     check_number,
 )
-from ..options.common import MAX_SEED, TableArguments, refuse_ignored
+from ..options.common import MAX_SEED, TableArguments, given_options, refuse_ignored
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser
 
@@ -60,7 +60,7 @@ class ReadingArguments(TableArguments, DeviceArguments):
     @property
     def reads_table(self) -> bool:
         """Whether the input is a table. Otherwise, every line of it is a text."""
-        return file_format(self.input_file or "") in TABLE_FORMATS
+        return file_format(self.input_file or "") in (*TABLE_FORMATS, *OTHER_TABLES)
 
     def check_tables(self) -> None:
         """Reject options of tables for input that is read line by line.
@@ -146,7 +146,7 @@ def parse(
     files, answering, directory = parser.parse(words)
     if not has_rows:
         files.check_tables()
-    options = {name: value for name, value in vars(answering).items() if value is not None}
+    options = given_options(answering)
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column
     target = files.output_file

@@ -24,7 +24,7 @@ from datasets import (
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
-from ..options.tasks import DataArguments
+from ..options.common import DataArguments, given_options
 from .data_files import Row
 from .duplicates import SEEN, groups_of
 from .reader import Reader
@@ -224,7 +224,7 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
     found = {}
     for split in wanted:
         name = getattr(args, f"{split}_split")
-        is_needed = split == wanted[0] or args.is_given(f"{split}_split")
+        is_needed = split == wanted[0] or f"{split}_split" in given_options(args)
         if name not in loaded:
             if is_needed:
                 raise InputError(

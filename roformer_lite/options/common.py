@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_file, check_number
 from ..output import check_place
-from .hub_metadata import check_datasets, check_languages, check_license
+from .hub_metadata import check_languages, check_license
 from .values import words_of
 
 MAX_SEED = 2**32 - 1
@@ -110,10 +110,6 @@ class DataArguments(TableArguments):
         for name in ("train_file", "validation_file", "test_file"):
             for path in getattr(self, name) or ():
                 check_file(name, path)
-
-    def is_given(self, name: str) -> bool:
-        """Whether the option `name` differs from its default."""
-        return name in given_options(self)
 
 
 @dataclass
@@ -297,4 +293,3 @@ class PublishingOptions:
             check_languages(self.language)
         if self.license is not None:
             check_license(self.license)
-        check_datasets(self.datasets)

@@ -61,21 +61,3 @@ def check_license(name: str) -> None:
             "https://huggingface.co/docs/hub/repositories-licenses, such as apache-2.0, mit or "
             f"other{did_you_mean(name, LICENSES)}"
         )
-
-
-def check_datasets(names: Iterable[str]) -> None:
-    """Reject datasets whose names cannot be those of datasets on the Hub.
-
-    Raises:
-        InputError: with the name.
-    """
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    for name in names:
-        try:
-            validate_repo_id(name)
-        except HFValidationError as error:
-            raise InputError(
-                f"--datasets {name}: this is not the name of a dataset on the Hub, such as "
-                "owner/name; describe other data with --dataset_title"
-            ) from error

@@ -94,6 +94,11 @@ class LoadedModel:
         for start in range(0, len(rows), step):
             batch: Any = collate(rows[start : start + step])
             logits = self.model(**batch.to(self.model.device)).logits
+            if logits.isnan().any():
+                raise InputError(
+                    "the model returns NaN instead of numbers, so its training has diverged; train "
+                    "it again, with a lower --learning_rate"
+                )
             found.extend(logits.double().cpu().numpy())
         return found
 

@@ -27,6 +27,8 @@ FINE_TUNING_OPTIONS = {
     "optim",
     "word_dropout",
     "ema_decay",
+    "early_stopping_patience",
+    "training_arguments",
 }
 # With more rows, the training itself teaches the encoder enough.
 MAX_CONTRASTIVE_ROWS = 500

@@ -128,6 +128,8 @@ def test_a_header_is_never_answered(models, place):
             assert f"no column {column!r}; the columns are: {columns};" in message
             assert "--text_column" in message
         assert not Path(target).exists()
+    shutil.copy("x.jsonl", "x.json")
+    assert "a .jsonl file" in predict(models / "classify", "x.json", "y.jsonl", status=2)
     # Without a header, the first line may have other delimiters, too.
     predict(models / "classify", "x.tsv", "y.tsv", "--column_names", "number", "text")
     _, first, second = Path("y.tsv").read_text().splitlines()

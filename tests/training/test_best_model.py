@@ -236,6 +236,14 @@ def test_the_last_good_checkpoint_is_kept(data, tmp_path, exploding, capsys):
         assert all(torch.isfinite(tensor).all() for tensor in load_file(good / name).values())
 
 
+def test_answers_that_are_no_numbers_are_not_measured(data, tmp_path, capsys):
+    """The weights of the only step are finite, but too large to compute with."""
+    validation = data / "validation.jsonl"
+    options = f"--learning_rate 1e30 --max_steps 1 --warmup_steps 0 --validation_file {validation}"
+    diverged(data, tmp_path / "m", options)
+    assert "returns NaN" in capsys.readouterr().err
+
+
 def test_metrics_that_are_no_numbers_are_not_published():
     measured = Measured({"loss": float("nan")}, mean(np.ones(1)))
     recipe = SimpleNamespace(evaluate=lambda *args, **kwargs: measured)

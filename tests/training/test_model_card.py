@@ -147,8 +147,6 @@ def test_labels_and_data_of_a_classifier(current_folder):
         ("language", "zh-CN", "ISO 639"),
         ("license", "Apache-2.0", "did you mean apache-2.0"),
         ("license", "proprietary", "or other"),
-        ("datasets", "STS-B, scored pairs", "--dataset_title"),
-        ("datasets", "datasets/me/reviews", "--dataset_title"),
     ],
 )
 def test_metadata_that_the_hub_refuses_are_refused_before_the_training(option, value, said):
