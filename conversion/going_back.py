@@ -72,7 +72,8 @@ class Route:
         ours: Our config. The scale of the embeddings is off in it if it is multiplied into their
             table.
         theirs: Their config.
-        back: Our config to which `theirs` is converted; None if `theirs` cannot be made.
+        back: Our config to which `theirs` is converted; None if no model can be made like this.
+        target: A model with the config `back`, whose tensors have only shapes.
         scales: Whether the scale is multiplied into their tables of embeddings.
         faults: The fields of ours without an equivalent, as messages.
         zeros: The tensors that they have and we lack.
@@ -83,6 +84,7 @@ class Route:
     ours: PreTrainedConfig
     theirs: PreTrainedConfig | None = None
     back: PreTrainedConfig | None = None
+    target: PreTrainedModel | None = None
     scales: bool = False
     faults: list[str] = field(default_factory=list)
     zeros: list[str] = field(default_factory=list)
@@ -102,7 +104,7 @@ def carry_back(
     weights = _weights(route, model)
     if route.scales:
         _scale_tables(weights, model.config)
-    tensors = _without_memory(type(model), route.back).state_dict()
+    tensors = route.target.state_dict()
     for name in route.zeros:
         weights[name] = torch.zeros(tensors[name].shape, dtype=model.dtype)
     converter.settle(route.theirs, weights)
@@ -167,7 +169,7 @@ def find_route(converter: HuggingFaceConverter, model: PreTrainedModel) -> Route
 
 def _route_to(converter: HuggingFaceConverter, head: str, model: PreTrainedModel) -> Route:
     route = Route(converter, head, copy.deepcopy(model.config))
-    _fill_configs(route)
+    _fill_configs(route, type(model))
     if route.back is not None and _must_scale(route):
         route.scales = True
         for stack in stacks_of(route.ours).values():
@@ -176,7 +178,7 @@ def _route_to(converter: HuggingFaceConverter, head: str, model: PreTrainedModel
                 # The scaled table no longer serves as the output matrix, which has no scale.
                 stack.tie_word_embeddings = False
                 route.ours.tie_word_embeddings = False
-        _fill_configs(route)
+        _fill_configs(route, type(model))
     if route.back is not None:
         _compare(route, model)
     scales = {stack.scale_embeddings for stack in stacks_of(model.config).values()}
@@ -201,14 +203,15 @@ def stacks_of(config: PreTrainedConfig) -> dict[str, RoFormerLiteConfig]:
     return {"": config}
 
 
-def _fill_configs(route: Route) -> None:
-    """Fill in their config, and our config to which it is converted."""
+def _fill_configs(route: Route, model_class: type[PreTrainedModel]) -> None:
+    """Fill in their config, and our config and model to which it is converted."""
     route.faults = []
     try:
         route.theirs = route.converter.their_config(route.ours, route.head)
         route.back = route.converter.our_config(_source_config(route))
-    except (StrictDataclassError, ValueError, TypeError) as error:
-        # Their classes and ours refuse some values.
+        route.target = _without_memory(model_class, route.back)
+    except (StrictDataclassError, ValueError, TypeError, ArithmeticError) as error:
+        # Their classes and ours refuse some values, or cannot compute with them.
         route.back = None
         route.faults = [" ".join(str(error.__cause__ or error).split())]
 
@@ -222,9 +225,8 @@ def _source_config(route: Route) -> dict[str, Any]:
 
 def _compare(route: Route, model: PreTrainedModel) -> None:
     """Fill in `faults`, and `zeros`, the tensors that bridge the other differences."""
-    target = _without_memory(type(model), route.back)
-    theirs = target.state_dict()
-    for name in target.all_tied_weights_keys:
+    theirs = route.target.state_dict()
+    for name in route.target.all_tied_weights_keys:
         theirs.pop(name, None)
     ours = _weights(route, model)
     route.zeros = sorted(theirs.keys() - ours.keys())
