@@ -38,11 +38,11 @@ TOKENIZER_FILES = (
     "merges.txt",
     "spiece.model",
     "sentencepiece.bpe.model",
-    "tokenizer.model",
     "source.spm",
     "target.spm",
-    "target_vocab.json",
 )
+# Files that only tokenizers with others beside them, or with further packages, read.
+OTHER_TOKENIZER_FILES = ("tokenizer.model", "target_vocab.json")
 # The default chat template, and those with other names.
 CHAT_TEMPLATES = ("chat_template.jinja", "additional_chat_templates/*.jinja")
 # All files of a repository that may be needed besides the weights.

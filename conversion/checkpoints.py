@@ -20,6 +20,7 @@ from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
 
 from .checkpoint_files import (
     CHAT_TEMPLATES,
+    OTHER_TOKENIZER_FILES,
     TOKENIZER_CONFIG,
     TOKENIZER_FILES,
     WEIGHT_FILES,
@@ -218,7 +219,7 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
         directory = local_directory(path)
         templates = [path for pattern in CHAT_TEMPLATES for path in directory.glob(pattern)]
         names = [str(path.relative_to(directory)) for path in templates]
-        _copy_files(directory, (*TOKENIZER_FILES, *names), unfinished)
+        _copy_files(directory, (*TOKENIZER_FILES, *OTHER_TOKENIZER_FILES, *names), unfinished)
         if model.can_generate():
             model.generation_config.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)

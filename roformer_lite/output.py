@@ -119,9 +119,8 @@ def complete_directory(target: Path, overwrite: bool = False) -> Iterator[Path]:
             finished.rename(target)
         except OSError as error:
             raise InputError(
-                f"{target} stays as it was, because something else was written there in the "
-                f"meantime, or it cannot be replaced ({error.strerror}); move it, and run the same "
-                "command again"
+                f"{target} cannot be replaced ({error.strerror}); if something else was written "
+                "there in the meantime, move it, and run the same command again"
             ) from error
         finally:
             # An interruption between the two renames must not lose the old model.

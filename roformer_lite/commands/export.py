@@ -19,6 +19,7 @@ from ..export.sentence_encoder import SentenceEncoder, check_sentence_modules, i
 from ..options.formats import FOLDER_FORMATS
 from ..output import RESULTS_FILE, complete_directory
 from ..saved.saved_model import (
+    leave_out_segments,
     load_config,
     naming,
     read_optional_object,
@@ -91,7 +92,7 @@ def _write(
     # A graph takes only what its tokenizer returns, and `generate` knows no segments. All tokens
     # then have type 0.
     if model.can_generate() or "token_type_ids" not in tokenizer.model_input_names:
-        config: Any = model.config
-        stack = config.encoder if config.is_encoder_decoder else config
+        stack: Any = getattr(model.config, "encoder", model.config)
         stack.type_vocab_size = 0
+        leave_out_segments(tokenizer, model.config)
     return ", ".join(write_graphs(model, folder, options.format, options.quantization))

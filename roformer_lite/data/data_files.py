@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 # Tables in other formats, which are never read as lines of text.
-OTHER_TABLES = (".json", ".ndjson", ".parquet", ".xlsx", ".xls", ".ods")
+OTHER_TABLES = (".json", ".ndjson", ".parquet", ".xlsx")
 # These delimiters of a .csv file are recognised. If several are equally likely, the first one is
 # chosen.
 DELIMITERS = (",", ";", "\t", "|")
@@ -268,9 +268,9 @@ def read_tagged(path: str | Path) -> Iterator[Row]:
             if len(fields) < 2 or len(fields) != width:
                 raise InputError(
                     f"{origin}: the number of columns is {len(fields)}, and {width} in the first "
-                    "line; each line needs at least two, and all lines as many, separated by a tab "
-                    "or spaces, with the token in the first and the tag in the last one (remove "
-                    "comments)"
+                    "line; each line needs the same number of columns, at least two, separated by "
+                    "a tab or spaces, with the token in the first and the tag in the last one "
+                    "(remove comments)"
                 )
             for name, field in (("token", fields[0]), ("tag", fields[-1])):
                 if not field.strip():

@@ -90,7 +90,7 @@ def sample_inputs(model: PreTrainedModel, num_rows: int = 2) -> dict[str, Any]:
     # The shape is (B, L) or (B, choices, L).
     choices = (3,) if type(model).__name__.endswith("ForMultipleChoice") else ()
     shape = (num_rows, *choices, 5)
-    stack = model.config.encoder if model.config.is_encoder_decoder else model.config
+    stack = getattr(model.config, "encoder", model.config)
     mask = torch.ones(shape, dtype=torch.long, device=model.device)
     mask[0, ..., 0] = 0
     inputs = {"input_ids": torch.ones_like(mask), "attention_mask": mask}

@@ -76,7 +76,7 @@ class CommandParser(argparse.ArgumentParser):
         Raises:
             InputError: for an unknown option, and for a value that is not valid.
         """
-        if any(word.endswith("=--") for word in words):
+        if any(re.fullmatch(r"--\w+=--", word) for word in words):
             self.error("an option cannot have the value --")  # argparse would leave it out.
         namespace, unknown = self.parse_known_args(words)
         for word in unknown:

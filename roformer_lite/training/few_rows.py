@@ -28,7 +28,10 @@ FINE_TUNING_OPTIONS = {
     "word_dropout",
     "ema_decay",
     "early_stopping_patience",
-    "training_arguments",
+    # Fields of `training_arguments`.
+    "metric_for_best_model",
+    "lr_scheduler_type",
+    "label_smoothing_factor",
 }
 # With more rows, the training itself teaches the encoder enough.
 MAX_CONTRASTIVE_ROWS = 500
@@ -71,10 +74,11 @@ def decide(
     is_small = len(rows["train"]) < MAX_CONTRASTIVE_ROWS
     if not is_small or not run.data.fit_head or args.world_size > 1:
         return FewRows()
-    may_stop = not run.data.join_baseline and run.given.isdisjoint(FINE_TUNING_OPTIONS)
-    needs_all = may_stop and from_sentence_encoder
+    given = [*run.given, *run.training.training_arguments]
+    may_stop = not run.data.join_baseline and FINE_TUNING_OPTIONS.isdisjoint(given)
+    min_rows = MAX_CONTRASTIVE_ROWS if may_stop and from_sentence_encoder else MIN_ROWS_TO_SPLIT
     return FewRows(
-        min_rows_to_split=MAX_CONTRASTIVE_ROWS if needs_all else MIN_ROWS_TO_SPLIT,
+        min_rows_to_split=min_rows,
         learns_from_pairs=True,
         stops_after_fitting=may_stop,
     )

@@ -31,8 +31,7 @@ STATE_FILE = "trainer_state.json"
 NOT_COMPARED = {"test_file", "output_dir", "overwrite_output_dir", "keep_checkpoints"}
 # Options of the final evaluation and of the card, which do not affect the training. They may change
 # until the first of several seeds is finished.
-TEST_FILE = "--test_file"
-OF_THE_END = {TEST_FILE, *(f"--{option.name}" for option in fields(PublishingOptions))}
+OF_THE_END = {"--test_file", *(f"--{option.name}" for option in fields(PublishingOptions))}
 
 
 class TrainingDirectory:
@@ -161,7 +160,7 @@ class TrainingDirectory:
         found = {f"--{name}": options[name] for name in options if name not in NOT_COMPARED}
         found |= dict(map(self._stamp, files))
         for name, stamp in map(self._stamp, data.test_file or ()):
-            found[f"{TEST_FILE} {name}"] = stamp
+            found[f"--test_file {name}"] = stamp
         return found
 
     def _stamp(self, path: str | Path) -> tuple[str, str]:
@@ -178,7 +177,7 @@ class TrainingDirectory:
             f"{name} was {before.get(name, NOT_GIVEN)} and is {now.get(name, NOT_GIVEN)}"
             for name in {**before, **now}
             if before.get(name) != now.get(name)
-            and (has_ended or name.partition(" ")[0] not in OF_THE_END)
+            and (has_ended or name.split()[0] not in OF_THE_END)
         )
 
     def has_progress(self) -> bool:

@@ -193,9 +193,14 @@ def test_fewer_than_500_rows_are_few(number, folder, tmp_path):
     is_few = number == 499
     assert found.learns_from_pairs == found.stops_after_fitting == is_few
     assert (found.min_rows_to_split > number) == is_few
-    for option in ("early_stopping_patience 2", "training_arguments lr_scheduler_type=cosine"):
+    for option, stops in (
+        ("early_stopping_patience 2", False),
+        ("training_arguments lr_scheduler_type=cosine", False),
+        ("training_arguments logging_steps=5", is_few),
+    ):
         run = parse_run("classify", [*map(str, words), *f"--{option}".split()])
-        assert not decide(run, args, rows, from_sentence_encoder=True).stops_after_fitting
+        found = decide(run, args, rows, from_sentence_encoder=True)
+        assert found.stops_after_fitting == stops
 
 
 @pytest.mark.slow
