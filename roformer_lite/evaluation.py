@@ -56,8 +56,9 @@ def evaluate(
     """
     print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)
     measured = recipe.evaluate(saved, rows, batch_size=batch_size, seed=seed)
-    values = measured.metrics.items()
-    bad = [f"{name} {value}" for name, value in values if not math.isfinite(value)]
+    bad = [
+        f"{name} {value}" for name, value in measured.metrics.items() if not math.isfinite(value)
+    ]
     if bad:
         raise InputError(
             f"on the {split} data the metrics of the model are not finite: {', '.join(bad)}"

@@ -71,8 +71,8 @@ def decide(
     """
     if run.task != "classify" or problem_type_in(run.data, rows) != SINGLE:
         return FewRows()
-    is_small = len(rows["train"]) < MAX_CONTRASTIVE_ROWS
-    if not is_small or not run.data.fit_head or args.world_size > 1:
+    are_many = len(rows["train"]) >= MAX_CONTRASTIVE_ROWS
+    if are_many or not run.data.fit_head or args.world_size > 1:
         return FewRows()
     given = [*run.given, *run.training.training_arguments]
     may_stop = not run.data.join_baseline and FINE_TUNING_OPTIONS.isdisjoint(given)
