@@ -41,7 +41,7 @@ TOKENIZER_FILES = (
     "source.spm",
     "target.spm",
 )
-# Files that only tokenizers with others beside them, or with further packages, read.
+# Files that a tokenizer reads together with others, or only if further packages are installed.
 OTHER_TOKENIZER_FILES = ("tokenizer.model", "target_vocab.json")
 # The default chat template, and those with other names.
 CHAT_TEMPLATES = ("chat_template.jinja", "additional_chat_templates/*.jinja")

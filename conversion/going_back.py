@@ -72,8 +72,9 @@ class Route:
         ours: Our config. The scale of the embeddings is off in it if it is multiplied into their
             table.
         theirs: Their config.
-        back: Our config to which `theirs` is converted; None if no model can be made like this.
-        target: A model with the config `back`, whose tensors have only shapes.
+        back: Our config to which `theirs` is converted; None if the family has no such model.
+        target: A model that is made from `back`, without data: its tensors have only shapes. None
+            if `back` is None.
         scales: Whether the scale is multiplied into their tables of embeddings.
         faults: The fields of ours without an equivalent, as messages.
         zeros: The tensors that they have and we lack.

@@ -103,7 +103,8 @@ def complete_directory(target: Path, overwrite: bool = False) -> Iterator[Path]:
         target, overwrite: As for `check_output_dir`.
 
     Raises:
-        InputError: if something else was written to `target` in the meantime.
+        InputError: if `target` cannot be replaced, for example because something else was written
+            there in the meantime.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
@@ -119,7 +120,7 @@ def complete_directory(target: Path, overwrite: bool = False) -> Iterator[Path]:
             finished.rename(target)
         except OSError as error:
             raise InputError(
-                f"{target} cannot be replaced ({error.strerror}); if something else was written "
+                f"{target} cannot be written ({error.strerror}); if something else was written "
                 "there in the meantime, move it, and run the same command again"
             ) from error
         finally:

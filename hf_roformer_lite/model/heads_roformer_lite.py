@@ -510,7 +510,7 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
             "inputs_embeds": inputs_embeds,
         }
         inputs = {name: tensor for name, tensor in arguments.items() if tensor is not None}
-        # (In an exported graph, sizes are symbols, which a set cannot hold.)
+        # (During an export, sizes are symbols, which a set cannot hold.)
         shapes = [tensor.shape[:3] for tensor in inputs.values()]
         if not shapes or any(len(shape) != 3 or shape != shapes[0] for shape in shapes):
             raise ValueError(

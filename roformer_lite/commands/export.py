@@ -89,8 +89,8 @@ def _write(
         return f"architecture {export_gguf(model, tokenizer, folder, options.quantization)}"
     if options.format == "onnx" and is_bare_encoder(model):
         model = SentenceEncoder(model)
-    # A graph takes only what its tokenizer returns, and `generate` knows no segments. All tokens
-    # then have type 0.
+    # A graph takes only what its tokenizer returns, and `generate` passes no segments. Without
+    # segments, all tokens have type 0.
     if model.can_generate() or "token_type_ids" not in tokenizer.model_input_names:
         stack: Any = getattr(model.config, "encoder", model.config)
         stack.type_vocab_size = 0

@@ -25,8 +25,8 @@ class ReadingArguments(TableArguments, DeviceArguments):
         input_file: UTF-8 text, also .gz. Default: standard input.
         output_file: File for the predictions. A table is written to a .csv, .tsv or .jsonl file.
             Default: standard output.
-        text_column: Column of the texts in an input table (.csv, .tsv, .jsonl), whose output is a
-            table as well. Without a table, every line is a text. Default: the column of the
+        text_column: Column of the texts if the input is a table (.csv, .tsv, .jsonl); the output is
+            a table as well. Without a table, every line is a text. Default: the column of the
             training data.
         text_pair_column: Column of the second text, for rerankers and classifiers of pairs.
             Default: the column of the training data.

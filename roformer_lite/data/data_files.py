@@ -268,8 +268,8 @@ def read_tagged(path: str | Path) -> Iterator[Row]:
             if len(fields) < 2 or len(fields) != width:
                 raise InputError(
                     f"{origin}: the number of columns is {len(fields)}, and {width} in the first "
-                    "line; each line needs the same number of columns, at least two, separated by "
-                    "a tab or spaces, with the token in the first and the tag in the last one "
+                    "line; every line needs as many columns as the first, and at least two: the "
+                    "token in the first and the tag in the last, separated by a tab or spaces "
                     "(remove comments)"
                 )
             for name, field in (("token", fields[0]), ("tag", fields[-1])):

@@ -332,12 +332,13 @@ class Recipe(ABC):
             best: The `metric_for_best_model`, if one was requested.
 
         Raises:
-            InputError: for a metric that is not available, and for smoothing without labels.
+            InputError: for a metric that is not available, and for label smoothing if there is
+                not exactly one true label.
         """
         if args.label_smoothing_factor and not self.smooths_labels:
             raise InputError(
-                "--training_arguments label_smoothing_factor is only for losses with one label for "
-                "each text or token; leave it out"
+                "--training_arguments label_smoothing_factor needs exactly one label for each text "
+                "or token; leave it out"
             )
         known = self.metrics_in_training(args)
         if best is not None and str(best).removeprefix("eval_") not in known:

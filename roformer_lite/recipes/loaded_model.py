@@ -96,9 +96,9 @@ class LoadedModel:
             logits = self.model(**batch.to(self.model.device)).logits
             if logits.isnan().any():
                 raise InputError(
-                    "the model returns NaN instead of numbers, as after a training that diverged; "
-                    "train it again with a lower --learning_rate, and with another --output_dir or "
-                    "with --overwrite_output_dir"
+                    "the model returns NaN instead of scores, probably because its training "
+                    "diverged; train it again with a lower --learning_rate, and with another "
+                    "--output_dir or with --overwrite_output_dir"
                 )
             found.extend(logits.double().cpu().numpy())
         return found

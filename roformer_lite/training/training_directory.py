@@ -27,10 +27,10 @@ DESCRIPTION_FILE = "description.json"
 NOT_GIVEN = "not given"
 # This is the last file that the Trainer writes into a checkpoint.
 STATE_FILE = "trainer_state.json"
-# The options that may change when a training continues.
+# Options that the description leaves out. (Test files are described by their content.)
 NOT_COMPARED = {"test_file", "output_dir", "overwrite_output_dir", "keep_checkpoints"}
-# Options of the final evaluation and of the card, which do not affect the training. They may change
-# until the first of several seeds is finished.
+# The test files and the options of the card, which do not affect the training. They may change, but
+# with several seeds only until the first of them is finished.
 OF_THE_END = {"--test_file", *(f"--{option.name}" for option in fields(PublishingOptions))}
 
 
@@ -185,7 +185,7 @@ class TrainingDirectory:
         return any(self._last_files())
 
     def _last_files(self) -> Iterator[Path]:
-        """The file of each checkpoint and of each model of a seed that is written last."""
+        """For each checkpoint, and for the model of each seed, the file that is written last."""
         yield from self.path.glob(f"**/checkpoint-*/{STATE_FILE}")
         yield from self.path.glob(f"seed-*/{RESULTS_FILE}")
 
@@ -193,8 +193,8 @@ class TrainingDirectory:
         """Remove everything in the directory except the lock, which its holder needs."""
         if not self.path.is_dir():
             return
-        # If the process is killed here, nothing may seem complete that is not, and the description
-        # must still say whose files the others are.
+        # If the process is killed in between, nothing incomplete must look complete, and the
+        # description must still say to which training the remaining files belong.
         for path in list(self._last_files()):
             path.unlink()
         for path in sorted(self.path.iterdir(), key=lambda path: path.name == DESCRIPTION_FILE):
