@@ -30,7 +30,6 @@ FINE_TUNING_OPTIONS = {
     "early_stopping_patience",
     # Fields of `training_arguments`.
     "metric_for_best_model",
-    "lr_scheduler_type",
     "label_smoothing_factor",
 }
 # With more rows, the training itself teaches the encoder enough.

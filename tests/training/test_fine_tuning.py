@@ -195,7 +195,7 @@ def test_fewer_than_500_rows_are_few(number, folder, tmp_path):
     assert (found.min_rows_to_split > number) == is_few
     for option, stops in (
         ("early_stopping_patience 2", False),
-        ("training_arguments lr_scheduler_type=cosine", False),
+        ("training_arguments label_smoothing_factor=0.1", False),
         ("training_arguments logging_steps=5", is_few),
     ):
         run = parse_run("classify", [*map(str, words), *f"--{option}".split()])
