@@ -20,8 +20,8 @@ from ..errors import InputError
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# The tokenizer gets at most this many lines of a document at once. Its memory is a hundred times
-# that of the text.
+# The tokenizer gets at most this many lines of a document at once.
+# It needs a hundred times as much memory as the text.
 NUM_LINES_AT_ONCE = 1000
 
 
