@@ -83,9 +83,9 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
     """Cosines and sines of positions (Su et al. 2021, arXiv:2104.09864), for all layers at once.
 
     Pairs of channels of queries and keys are rotated by an angle that grows with the position, so
-    that their product depends only on the distance. As in Llama, channel j is paired with channel
-    j + rotary_dim / 2. Transformers recognises the class and its buffers by their names, and fills
-    the buffers after loading; they are never saved.
+    that their product depends on the positions only through their distance. As in Llama, channel j
+    is paired with channel j + rotary_dim / 2. Transformers recognises the class and its buffers by
+    their names, and fills the buffers after loading; they are never saved.
     """
 
     def __init__(self, config: RoFormerLiteConfig):

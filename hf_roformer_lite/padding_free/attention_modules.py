@@ -27,7 +27,8 @@ from .trial import PaddingFreeError
 # The arguments that have one entry for each key of cross-attention.
 KEY_STATES = ("encoder_hidden_states", "key_value_states")
 
-# These modules, each as the folder of transformers and the class.
+# The modules that compute their scores themselves, each as the folder of transformers and the
+# class.
 ATTENTION_MODULES = {
     "bloom.BloomAttention",
     "deberta.DisentangledSelfAttention",
@@ -51,8 +52,8 @@ ATTENTION_MODULES = {
 }
 
 
-# The attribute of such a module with its own configuration, while the one that it uses keeps the
-# attention implementation of the stock model.
+# The attribute that holds the original configuration of such a module. The module uses a copy,
+# which keeps the attention implementation of the stock model.
 STOCK_CONFIG = "_stock_config"
 
 
@@ -136,7 +137,7 @@ def set_class(module: nn.Module, kind: Any) -> None:
 
 def wrap_attention_modules(model: nn.Module) -> None:
     """Wrap these modules of a model, before it gets another attention implementation. Some of them
-    read its name, so they keep a configuration with the name of before."""
+    read its name, so they keep a configuration with the previous name."""
     for module in model.modules():
         if name_in_transformers(module) not in ATTENTION_MODULES:
             continue

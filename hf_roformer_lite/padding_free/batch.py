@@ -20,9 +20,9 @@ class FlatTokens:
     Args:
         numbers: `(B, L)`, the place of each token's document in the flat row, from 1; 0 at tokens
             that are not computed. Each row has a computed token. The tensor is on the CPU, because
-            an accelerator would have to be waited for whenever a value is read. In a traced graph,
-            whose values cannot be read, it has ones and zeros, and the flat row is in the order of
-            the batch.
+            reading a value from an accelerator means waiting for it. In a traced graph, whose
+            values cannot be read, it has ones and zeros, and the flat row is in the order of the
+            batch.
         count: The number of documents, some of which may be empty.
         are_documents: Whether all computed tokens are real, and no padding stands between those of
             a document.
@@ -98,7 +98,8 @@ class FlatTokens:
             # Tell torch.compile that the number of tokens changes from batch to batch.
             torch._dynamo.maybe_mark_dynamic(flat, 1)
         if self.index is not None and not (states.is_leaf and states.requires_grad):
-            # Otherwise the flat row, a view or with a gradient for the batch, would keep it alive.
+            # In the other cases the flat row is a view of the batch, or autograd links it to the
+            # batch, so it would keep the batch alive.
             remember(states, self, flat, padding="other")
         return flat
 

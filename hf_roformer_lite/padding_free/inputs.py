@@ -1,6 +1,6 @@
-"""What the arguments of a call say about the batch: makes its plan.
+"""Makes the plan of a batch from the arguments of the call.
 
-A plan is exact for any head: states that are read after the layers are computed even at padding.
+A plan is exact for any head: a state that is read after the layers is computed, even at padding.
 Only where all of them count is the padded batch computed.
 """
 
@@ -34,7 +34,7 @@ class Switch:
             all other classes.
         skip_logits: As for `padding_free`.
         previous: The configurations of the model and its parts, each with its previous attention
-            implementation; empty for the base model within another model.
+            implementation. A model and its base model share this list.
         handles: The hooks.
         shifts_labels: Whether the head compares each position with the next label.
         has_summary: Whether the head has a "sequence summary" of transformers, which may read the
@@ -148,9 +148,9 @@ def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any])
 def leave_out_cache(
     model: PreTrainedModel, given: dict[str, Any], values: dict[str, torch.Tensor]
 ) -> None:
-    """Make no cache for a text that has labels, which is not continued. Without a cache,
-    transformers separates packed documents. In evaluation, some encoder–decoders mask other tokens
-    without a cache."""
+    """Make no cache for a text that has labels, because such a text is not continued. Without a
+    cache, transformers separates packed documents. In evaluation, some encoder–decoders mask other
+    tokens without a cache."""
     makes_cache = "use_cache" in parameters_of(model) and given.get("use_cache") is None
     has_other_masks = model.config.is_encoder_decoder and not model.training
     if "labels" in values and makes_cache and not has_other_masks:
@@ -164,7 +164,7 @@ def mask_target(
     values: dict[str, torch.Tensor],
     has_logits: bool,
 ) -> None:
-    """In training, hide the padding of a target, which its labels show.
+    """In training, hide the padding of a target. Its labels show where that is.
 
     The decoder is causal, so no label depends on tokens after the last one. Gaps usually hold
     padding tokens, which some stock decoders read and others do not. A target that is passed may go

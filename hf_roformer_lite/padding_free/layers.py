@@ -360,7 +360,7 @@ def enter_map(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | Non
     flat = form.flat
     if form.padding == "zeros":
         if not form.tokens.is_traced:
-            # The caller may have this batch and ask for its gradient, which passes through it.
+            # The caller may ask for the gradient of this batch, so it must pass through the batch.
             flat = form.tokens.collect(args[0])
         flat = torch.cat((flat, flat.new_zeros(1, 1, *flat.shape[2:])), dim=1)
     flat.tokens_of_flat_row = form.tokens  # type: ignore[attr-defined]

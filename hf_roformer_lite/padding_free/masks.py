@@ -39,7 +39,7 @@ MAX_REAL = 0.9
 # The arguments of `sdpa_mask` that let it look for padding, and return no mask if there is none.
 SKIPS = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
 ONE_SIDED = "sliding_window_overlay"
-# Those of windows, each with what must be added so that the query itself is counted.
+# The mask functions of windows, each with the number that makes the window count the query itself.
 WINDOWS = {ONE_SIDED: 0, "sliding_window_bidirectional_overlay": 1}
 
 
@@ -282,7 +282,7 @@ class DocumentMask:
         if self.computes_padding:
             return None
         if self.arguments["attention_mask"] is not None:
-            # There is padding to mask. On an accelerator, looking for it would be waited for.
+            # There is padding to mask. On an accelerator, a search for it would be waited for.
             self.arguments |= dict.fromkeys(SKIPS, False)
         tokens = self.tokens
         return FlatMask(
@@ -306,8 +306,8 @@ class DocumentMask:
         return self.cross_masks[queries]
 
     def keys_of(self, queries: FlatMask) -> FlatTokens | None:
-        """The keys in the order of the rows of `queries`; None if rows are packed, or if other keys
-        are hidden than padding."""
+        """The keys in the order of the rows of `queries`; None if rows are packed, or if keys
+        other than padding are hidden."""
         is_packed = queries.pattern is None or queries.pattern.documents is not None
         if is_packed or self.pattern != Pattern() or not self.tokens.are_documents:
             return None

@@ -53,7 +53,7 @@ class Plan:
         ends: The same for a pooler or a head of whole rows.
         reads_target: Whether all states of the target may be read, even those of padding that only
             the model knows.
-        flat_mask: The `FlatMask` for such layers, without the ordinary mask.
+        flat_mask: The `FlatMask` for the layers of `is_real`, without the ordinary mask.
         labelled: The places `(n,)` of the labelled tokens among the states that the head of a
             language model reads; None if it needs all of them.
         found: The tokens of the masks so far.

@@ -71,7 +71,8 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
     Args:
         model: A `PreTrainedModel` with any head, or a module that contains one or more, such as a
             `PeftModel` or a `SentenceTransformer`.
-        enabled: False restores the original model.
+        enabled: False restores the stock model, and makes a RoFormerLite model an ordinary padded
+            model with "sdpa".
         skip_logits: Whether, in training with labels, the head of a language model computes only
             the labelled positions. Using `logits` of the output then raises an error. For
             RoFormerLite models, set the field `skip_logits` of the configuration instead.
@@ -196,9 +197,7 @@ def check_interface(model: PreTrainedModel) -> None:
     wrong with them. Reject T5Gemma, too: it makes masks from padding tokens, but its
     cross-attention reads these tokens if no mask is passed."""
     if model.config.model_type == "t5gemma":
-        raise PaddingFreeError(
-            model, "it looks for padding tokens beside the mask functions, and reads some of them."
-        )
+        raise PaddingFreeError(model, "it looks for padding tokens itself, and reads some of them.")
     stacks = configs_of_stack(model)
     if not any(config is stack for config, _ in chosen_implementations(model) for stack in stacks):
         raise PaddingFreeError(
