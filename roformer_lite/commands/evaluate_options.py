@@ -21,8 +21,8 @@ class EvaluateArguments(TableArguments, DeviceArguments):
     """Options of `roformer-lite evaluate`, except the model directory and `MeasuringArguments`.
 
     Args:
-        test_file: Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after
-            another.
+        test_file: Labelled data in the format of the training data, also .gz; several are read one
+            after another.
         batch_size: Rows in a batch. Default: the same as in the evaluation after training,
             otherwise 64.
     """

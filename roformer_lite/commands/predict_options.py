@@ -95,9 +95,10 @@ class AnsweringArguments:
 
     Args:
         top_k: classify: return this many labels, the most probable first. Default: one label.
-        threshold: classify: replace labels with a lower probability by `-`. Default: the threshold
-            that the training chose; if it chose none, 0.5 for texts with several labels, and no
-            threshold for texts with one. With --top_k, texts with several labels have no default.
+        threshold: classify: replace a label with a lower probability by `-`, or leave it out if a
+            text may have several labels. Default: the threshold that the training chose; if it
+            chose none, 0.5 for texts with several labels, and no threshold for texts with one.
+            With --top_k, texts with several labels have no default.
         beams: seq2seq, causal: number of beams; 1 always chooses the most probable token. Default:
             as saved with the model; causal models sample.
         max_new_tokens: seq2seq, causal: maximum number of generated tokens. Default: causal 50,
@@ -138,8 +139,8 @@ def parse(
     """
     parser = CommandParser(
         "predict",
-        "Read lines, or a column of a table, and write one prediction for each: generated text, "
-        "label and probability, or tagged tokens, depending on the task of the model.",
+        "Read lines, or a column of a table, and write one prediction for each: a label "
+        "and its probability, a number, tags, text, a vector or a score, depending on the model.",
         [ReadingArguments, AnsweringArguments],
         DIR=MODEL_HELP,
     )

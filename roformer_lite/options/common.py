@@ -64,8 +64,8 @@ class DataArguments(TableArguments):
         test_file: Test data, measured only at the end.
         validation_fraction: Hold out this fraction of the training data (0.05 is 5 % of the
             rows), even if the dataset has a split for validation; 0 holds out nothing. Default:
-            without validation data 0.1, but at most 2,000 rows. Data with fewer than 100 rows (500
-            for a classifier that starts from a sentence encoder) are not split.
+            0.1, but at most 2,000 rows, if there are no validation data. Data with fewer than 100
+            rows (500 for a classifier that starts from a sentence encoder) are not split.
         validation_seed: Seed that chooses the rows to hold out, if any are. Default: the seed of
             the training.
         train_split: Split of --dataset_name to train on.
@@ -164,7 +164,7 @@ class TrainingOptions:
             with labels if 32 rows have more than 8,192 tokens on average; mlm and causal 8, embed
             64, rerank 16.
         max_tokens_per_batch: Limit on the real tokens in a training batch on each device, instead
-            of a fixed number of rows.
+            of a fixed number of rows; not for embed and rerank.
         per_device_eval_batch_size: Rows in an evaluation batch on each device.
         learning_rate: Peak learning rate. Default: 5e-4, causal 1e-3; fine-tuning: 1e-4, or 3e-4
             for models that this command has trained from scratch.
@@ -182,8 +182,8 @@ class TrainingOptions:
             Default: 0; 0.2 for new classifiers and taggers.
         early_stopping_patience: Stop after this many consecutive evaluations without improvement,
             if the best checkpoint is kept; 0: never.
-        baselines: Also evaluate baselines, such as a linear model, on the same data. This takes
-            seconds.
+        baselines: Also evaluate baselines, such as a linear model, on the same data. This
+            usually takes seconds; a CRF (tag) takes longer.
         seed: Seed of initialisation, shuffling and dropout.
         seeds: Train once with each of these seeds, keep the model that is best on the validation
             data, and report mean and standard deviation of all metrics. The first seed chooses the

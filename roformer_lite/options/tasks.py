@@ -64,7 +64,7 @@ class LabelArguments(TaskArguments):
         join_baseline: Add the scores of the baseline to those of the encoder, in predict, evaluate
             and app. The baseline is a linear SVM on n-grams (classify) or a conditional random
             field on words (tag). The validation data choose the weights of the two. Default: true
-            for new models, false for regression and with --model_name_or_path.
+            for new models, false with --model_name_or_path. Not for regression.
         fit_head: Fit the new head of a pretrained model (--model_name_or_path) as a linear model on
             the frozen encoder before the whole model is trained. For this, a sentence encoder is
             converted to a RoFormerLite model, whose head reads the sentence vectors. With false,
@@ -165,12 +165,13 @@ class ClassifyDataArguments(LabelArguments):
     Args:
         text_column: Column of the text.
         text_pair_column: Column of a second text, for pairs.
-        label_column: Column of the label, which may be any text or number.
+        label_column: Column of the label: text or an integer; in regression, a number.
         max_length: Truncate texts (a pair together) to this many tokens. A model with a table of
             positions, such as BERT, predicts from overlapping windows of a longer text. Default:
             2048; fine-tuning: 256, or as many as the model has positions for.
         problem_type: single_label_classification, multi_label_classification or regression.
-            Default: multi_label with lists of labels or --label_separator, otherwise single_label.
+            Default: multi_label_classification with lists of labels or --label_separator, otherwise
+            single_label_classification.
         label_separator: Text between several labels of one row. Default: a row has one label.
     """
 
