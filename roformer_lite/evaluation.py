@@ -67,7 +67,7 @@ def evaluate(
     if SEEN in rows.column_names:
         is_seen = recipe.are_seen(saved, rows)
         if not is_seen.all():
-            without_seen = measured.by_row.of_rows(~is_seen).value
+            without_seen = recipe.of_unseen(measured, is_seen, rows).value
     return Evaluation(
         **vars(measured),
         split=split,

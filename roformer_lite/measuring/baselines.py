@@ -31,7 +31,10 @@ def _sampled(train: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def classification_baselines(
-    train: Examples, measured: Mapping[str, Examples], machines: Mapping[str, NgramClassifier]
+    train: Examples,
+    measured: Mapping[str, Examples],
+    machines: Mapping[str, NgramClassifier],
+    threshold: float,
 ) -> Predictions:
     """The most frequent class, and a linear support vector machine on n-grams.
 
@@ -39,6 +42,7 @@ def classification_baselines(
         train: Texts and answers to learn from.
         measured: Texts and answers of each split to evaluate.
         machines: The fitted machine for each of these splits.
+        threshold: The lowest score of the labels of a row that may have several.
     """
     from sklearn.dummy import DummyClassifier
 
@@ -49,7 +53,7 @@ def classification_baselines(
         scores = machines[split].scores(texts)
         is_set = answers.ndim == 2
         most_frequent[split] = simplest.predict(texts)
-        by_machine[split] = (scores > 0).astype(int) if is_set else scores.argmax(axis=1)
+        by_machine[split] = (scores >= threshold).astype(int) if is_set else scores.argmax(axis=1)
     return {"most frequent class": most_frequent, NgramClassifier.name: by_machine}
 
 

@@ -33,7 +33,7 @@ def draw_reliability(outcomes: Sequence[Outcome], path: Path) -> None:
     )
     # Markers at 0 and 1 stay clear of the frame.
     shown.ax_.set(xlabel="confidence", ylabel="accuracy", xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
-    title = f"predictions: {len(scores):,}, bins of equal size: {len(shown.prob_pred)}"
+    title = f"predictions: {len(scores):,}, bins: {len(shown.prob_pred)}"
     shown.ax_.set_title(title, fontsize=10)
     shown.ax_.get_legend().remove()
     figure.savefig(path, dpi=120)

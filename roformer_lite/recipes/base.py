@@ -35,7 +35,7 @@ from ..errors import InputError
 from ..measuring.baselines import Predictions
 from ..measuring.metrics import Metrics
 from ..measuring.report import Outcome
-from ..measuring.significance import Measured
+from ..measuring.significance import Measured, RowMetric
 from ..options.run import Run
 from ..options.tasks import LENGTH_OPTIONS, TaskArguments
 from ..saved.saved_model import load_complete_model, model_class_of
@@ -522,6 +522,16 @@ class Recipe(ABC):
             rows: Labelled data with the column `seen`.
         """
         return np.array(rows[SEEN])
+
+    def of_unseen(self, measured: Measured, is_seen: np.ndarray, rows: Dataset) -> RowMetric:
+        """The main metric without what also occurs in the data used for training.
+
+        Args:
+            measured: How well a system does on all rows.
+            is_seen: The result of `are_seen`.
+            rows: The data.
+        """
+        return measured.by_row.of_rows(~is_seen)
 
     @abstractmethod
     def measured(self, predicted: Any, rows: Dataset) -> Measured:

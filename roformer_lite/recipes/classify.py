@@ -474,7 +474,12 @@ class Classify(LabelRecipe):
         train = examples.pop("train")
         if fitted is None:
             return regression_baselines(train, {name: own[0] for name, own in examples.items()})
-        return classification_baselines(train, examples, fitted)
+        threshold = 0.0
+        if self.problem_type == MULTI and "validation" in examples:
+            # The threshold of the model is chosen in the same way.
+            texts, answers = examples["validation"]
+            threshold = best_threshold(fitted["validation"].scores(texts), answers)
+        return classification_baselines(train, examples, fitted, threshold)
 
     # What the card shows.
 

@@ -16,7 +16,7 @@ def best_threshold(scores: np.ndarray, true: np.ndarray) -> float:
     """The threshold of the scores with the highest micro F1.
 
     Args:
-        scores: The scores of the labels, from 0 to 1, `(rows, labels)`.
+        scores: The scores of the labels, `(rows, labels)`.
         true: Zeros and ones for the same labels, and possibly for more that the model lacks.
     """
     from sklearn.metrics import precision_recall_curve

@@ -28,7 +28,7 @@ from ..data.duplicates import SEEN
 from ..data.reader import Reader
 from ..errors import InputError
 from ..measuring.metrics import Metrics, perplexity_metrics, token_scores
-from ..measuring.significance import Measured, perplexity, ratio
+from ..measuring.significance import Measured, RowMetric, perplexity, ratio_of
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Recipe
 from .loaded_model import Input, LoadedModel, right_sided, texts_of
@@ -298,9 +298,15 @@ class CausalLM(LanguageModel):
         # The first token of a block is not predicted. It is [CLS] in the first block of a document,
         # and text in all others.
         tokens = int(predicted[:, 1].sum(dtype=np.float64)) + len(predicted) - documents
-        bits_per_byte = ratio(predicted[:, 0] / math.log(2) * tokens / size, predicted[:, 1])
+        factor = tokens / size / math.log(2)
+        bits_per_byte = RowMetric(predicted, lambda sums: ratio_of(sums) * factor)
         metrics = {**perplexity_metrics(predicted), "bits_per_byte": bits_per_byte.value}
         return Measured(metrics, bits_per_byte)
+
+    def of_unseen(self, measured: Measured, is_seen: np.ndarray, rows: Dataset) -> RowMetric:
+        # The number of tokens in a byte is also that of the other documents.
+        unseen = rows.filter(lambda row: not row[SEEN])
+        return self.measured(measured.by_row.rows[~is_seen], unseen).by_row
 
     # What the card shows.
 

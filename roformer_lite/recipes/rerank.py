@@ -13,7 +13,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from ..data.reader import require
 from ..data.sampling import sample_rows
 from ..data.sentence_data import KINDS, MAX_QUERIES, candidates
-from ..measuring.baselines import Predictions
+from ..measuring.baselines import Predictions, retrieval_scores
 from ..options.tasks import RerankDataArguments
 from .base import Answer, FittedBaseline, Shown, significant
 from .loaded_model import Input, LoadedModel
@@ -132,7 +132,11 @@ class Rerank(SentenceRecipe):
         ends = np.cumsum(list(map(len, is_right)))
         scores = np.split(scores_of(pairs), ends[:-1])
         metrics_of = CrossEncoderRerankingEvaluator(samples=[], at_k=10).compute_metrics
-        return np.array([metrics_of(*query) for query in zip(is_right, scores, strict=True)])
+        found = np.array([metrics_of(*query) for query in zip(is_right, scores, strict=True)])
+        # The library gives the last rank among equal scores to the relevant documents.
+        right = [set(np.flatnonzero(own).tolist()) for own in is_right]
+        found[:, 0] = retrieval_scores(scores, right)[:, 0]
+        return found
 
     def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
         if not self.are_correlations:
@@ -145,7 +149,7 @@ class Rerank(SentenceRecipe):
         if self.are_correlations:
             return super().notes()
         return [
-            "For each of at most 500 queries, its relevant documents and 29 others of the split "
-            "are ranked: mrr@10 is the mean of 1/rank of the first relevant one, and ndcg@10 and "
-            "map depend on the ranks of all of them."
+            "For each of at most 500 queries, its relevant documents and up to 29 others of the "
+            "split are ranked: mrr@10 is the mean of 1/rank of the first relevant one, and ndcg@10 "
+            "and map depend on the ranks of all of them. A split with fewer documents is easier."
         ]

@@ -79,6 +79,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
     validation = splits.get("validation")
     if finished.joined is not None:
         alone = saved.recipe.with_threshold(saved, validation, batch_size)
+        found.settings_of_encoder = alone.settings()
         for split, rows in splits.items():
             prepared = alone.for_rows(saved, rows)
             measured = prepared.evaluate(saved, rows, batch_size, args.seed)

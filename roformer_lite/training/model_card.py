@@ -41,6 +41,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     has_own_class = finished.start.has_own_class
     code = Template(CODE_TEMPLATE.read_text("utf-8"), trim_blocks=True).render(
         recipe=recipe,
+        settings=results["settings_of_encoder"] or results["settings"],
         has_own_class=has_own_class,
         model_id=model_id,
         example=recipe.neutral_example,

@@ -90,12 +90,14 @@ class Measurements:
         recipe: The task, with the threshold that the validation data have chosen.
         evaluations: One for each split.
         parts: The metrics of the encoder alone, if a baseline joins the answer.
+        settings_of_encoder: The settings of the encoder alone in this case.
         join: The weight of the encoder in the answer; None if no baseline joins it.
     """
 
     recipe: Recipe
     evaluations: list[Evaluation] = field(default_factory=list)
     parts: Baselines = field(default_factory=dict)
+    settings_of_encoder: dict[str, Any] = field(default_factory=dict)
     join: Join | None = None
 
 
@@ -116,7 +118,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         if evaluation.report:
             by_label[evaluation.split] = evaluation.report
     if measured.join is not None:
-        notes.append(note_on_join(recipe, finished.joined, measured.join))
+        notes.append(note_on_join(recipe, measured.join))
     packages = ("hf_roformer_lite", "transformers", "torch", recipe.library)
     others = {**measured.parts, **finished.baselines}
     args = finished.trainer.args
@@ -127,6 +129,7 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         "task": recipe.name,
         "command": finished.run.command(),
         "settings": recipe.settings(),
+        "settings_of_encoder": measured.settings_of_encoder,
         "metrics": {evaluation.split: evaluation.metrics for evaluation in evaluations},
         "by_label": by_label,
         "main_metric": metric,
@@ -174,21 +177,15 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
     return facts
 
 
-def note_on_join(recipe: Recipe, joined: FittedBaseline, join: Join) -> str:
+def note_on_join(recipe: Recipe, join: Join) -> str:
     """Sentences for the card about the baseline in the answer."""
     name = recipe.baseline_class.name
-    note = (
+    return (
         f"The answer joins the encoder (weight {join.weight:.2f}) and the baseline {name} "
         f"(weight {1 - join.weight:.2f}). `roformer-lite predict` and `evaluate` return this "
         f"answer; `{recipe.auto_model.__name__}`, pipelines and exported graphs return "
         "that of the encoder alone."
     )
-    if joined["test"] is not joined["validation"]:
-        note += (
-            f" After the validation metrics were measured, the {name} was fitted again, to the "
-            "training and the validation rows together."
-        )
-    return note
 
 
 def note_on_seen(metric: str, evaluation: Evaluation, rows: Dataset) -> str:

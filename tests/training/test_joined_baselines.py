@@ -10,11 +10,12 @@ import pytest
 import torch
 from answering import shown_answers
 from datasets import Dataset
-from program import COLOURS, TINY, change_fields, refused, run, train, write_rows
+from program import COLOURS, TINY, card_of, change_fields, refused, run, train, write_rows
 from safetensors.numpy import load_file, save_file
 from saved_models import TEXTS, save_model
 from scipy.special import expit, softmax
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.metrics import f1_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_union
 from sklearn.svm import LinearSVC
@@ -84,6 +85,33 @@ def test_the_joined_answer_is_that_of_its_parts(tmp_path, separator):
     np.testing.assert_allclose(scores, expected, atol=1e-4)
     for answer in found:
         assert list(answer.values()) == sorted(answer.values(), reverse=True)
+
+
+def test_each_part_has_the_best_threshold_on_the_validation_data(tmp_path):
+    """The threshold of the encoder alone is in the code of the card."""
+    rows = rows_of(60, "+")
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    model = tmp_path / "m"
+    results = train(SMALL, data, model, validation_file=data, label_separator="+")
+    stock = AutoModelForSequenceClassification.from_pretrained(model)
+    texts = [row["text"] for row in rows]
+    inputs = AutoTokenizer.from_pretrained(model)(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        scores = stock(**inputs).logits.sigmoid().numpy()
+    names = list(stock.config.label2id)
+    true = np.array([[name in row["label"].split("+") for name in names] for row in rows])
+    machine = NgramClassifier.fit(texts, true.astype(int), num_labels=len(names))
+    threshold = results["settings_of_encoder"]["threshold"]
+    assert f"{threshold:.6g}" in card_of(model)
+    found = f1_score(true, scores >= threshold, average="micro")
+    of_encoder = results["parts"]["its encoder alone"]["validation"]["micro_f1"]
+    assert found == pytest.approx(of_encoder)
+    of_machine = results["baselines"]["linear SVM on n-grams"]["validation"]["micro_f1"]
+    for own_scores, best in ((scores, of_encoder), (machine.scores(texts), of_machine)):
+        of_thresholds = [
+            f1_score(true, own_scores >= score, average="micro") for score in np.unique(own_scores)
+        ]
+        assert max(of_thresholds) == pytest.approx(best)
 
 
 def test_all_validation_rows_have_an_unseen_label(tmp_path):

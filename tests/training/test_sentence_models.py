@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,6 +33,8 @@ from roformer_lite.answers import open_model
 from roformer_lite.data.sentence_data import candidates, queries_and_documents
 from roformer_lite.export.sentence_encoder import check_sentence_modules
 from roformer_lite.measuring.baselines import TfidfCosine, retrieval_scores
+from roformer_lite.options.tasks import RerankDataArguments
+from roformer_lite.recipes.rerank import Rerank
 
 TOPICS = [
     "harbour boat sail wave tide",
@@ -211,6 +214,10 @@ def test_baselines_and_candidates():
     found = retrieval_scores(scores, [{0}, {15}, {3}])
     np.testing.assert_allclose(found, [[1, 1, 1], [1 / 4, 0, 1], [1 / 10, 0, 1]])
     assert (retrieval_scores([np.arange(19)], [{8}]) == 0).all()
+    recipe = Rerank(RerankDataArguments(dataset_name="any"), kind="pairs")
+    undecided = SimpleNamespace(predict=lambda pairs, **_: np.zeros(len(pairs)))
+    # The relevant documents share their rank with one other document, or with two.
+    assert sorted(recipe.predicted(undecided, rows, 8)[:, 0]) == pytest.approx([1 / 2, 1 / 1.5])
     samples = candidates(rows)
     assert samples[0] == {"query": "a b", "positive": ["b x", "a z"], "negative": ["d y"]}
     # The negative texts begin after the row of the query and go on from the first row.
