@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -26,16 +27,19 @@ def check_place(option: str, path: str) -> str:
         path: Its value.
 
     Returns:
-        The path, with links followed.
+        The path, with links followed and `~` replaced.
 
     Raises:
         InputError: with the option, the path and the reason.
     """
     given = f"--{option} {path}" if option else path
+    # Some libraries replace `~` and others do not.
+    path = os.path.expanduser(path)
     target = Path(os.path.realpath(path))
-    has_name = Path(path).name not in ("", "..")
+    has_name = Path(path).name not in ("", "..") and not path.startswith("~")
     # Unlike pathlib, os.path does not raise an error for names that are too long.
-    if not has_name or os.path.isfile(target) or os.path.ismount(target):
+    is_other = os.path.exists(target) and not os.path.isdir(target)
+    if not has_name or is_other or os.path.ismount(target):
         raise InputError(
             f"{given} is a file, a mount point or no name; pass the name of a new directory"
         )
@@ -180,12 +184,13 @@ def is_disk_full(error: BaseException | None) -> bool:
     -f` is exceeded.
 
     Libraries in Rust, such as safetensors, have errors without `errno`, whose messages end with its
-    number.
+    number. Those of `torch.save` speak of streams and of positions in a file.
     """
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    in_rust = tuple(f"(os error {number})" for number in full)
+    numbers = "|".join(map(str, full))
+    in_libraries = re.compile(rf"\(os error ({numbers})\)$|unexpected pos|iostream error")
     while error is not None:
-        if getattr(error, "errno", None) in full or str(error).endswith(in_rust):
+        if getattr(error, "errno", None) in full or in_libraries.search(str(error)):
             return True
         error = error.__cause__
     return False

@@ -231,7 +231,8 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
                     f"{args.dataset_name} has no split {name!r}; its splits are {', '.join(loaded)}"
                 )
             continue
-        hides = _hides_labels(loaded[name], getattr(args, "label_column", "score"))
+        dataset = without_decoding(loaded[name])
+        hides = _hides_labels(dataset, getattr(args, "label_column", "score"))
         if hides and not is_needed:
             logger.warning(
                 "the split %s of %s is left out, because all its labels are -1; --%s_split names "
@@ -241,8 +242,14 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
                 split,
             )
             continue
-        found[split] = loaded[name]
+        found[split] = dataset
     return found
+
+
+def without_decoding(dataset: Dataset) -> Dataset:
+    """The dataset without its sounds and pictures, which would be decoded row by row."""
+    media = [name for name, kind in dataset.features.items() if hasattr(kind, "decode")]
+    return dataset.remove_columns(media)
 
 
 def _hides_labels(dataset: Dataset, column: str) -> bool:

@@ -99,7 +99,7 @@ def _form(hint: Any) -> dict[str, Any]:
     if origin is Literal:
         return {"choices": get_args(kind)}
     if origin is list:
-        return {"nargs": "+", "type": get_args(kind)[0]}
+        return {"nargs": "+", "type": get_args(kind)[0], "action": "extend"}
     if origin is dict:
         return {"nargs": "+", "type": assignment, "action": "extend", "metavar": "NAME=VALUE"}
     if kind is bool:

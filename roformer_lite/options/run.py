@@ -3,6 +3,7 @@
 The command line, a file and a program create the same object. Nothing here imports torch.
 """
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,14 @@ class Run:
 
     def __post_init__(self):
         self.data.check_combination(self.training)
+        target = os.path.realpath(self.output_dir)
+        for name in HUB_NAMES:
+            folder = self.content().get(name)
+            if folder and Path(os.path.realpath(folder)) in Path(target).parents:
+                raise InputError(
+                    f"--output_dir {self.output_dir} lies within --{name} {folder}, whose files "
+                    "the training reads; choose a directory outside of it"
+                )
 
     @property
     def task(self) -> str:
@@ -124,7 +133,14 @@ def parse_run(task: str, words: Sequence[str]) -> Run:
     if task.endswith((".yaml", ".yml")):
         content = read_run_file(task)
         task = content.pop("task")
-        of_file = command_words(content)
+        given = {word.partition("=")[0] for word in words}
+        # Lists on the command line replace those of the file; mappings add to them.
+        left = {
+            name: value
+            for name, value in content.items()
+            if isinstance(value, dict) or f"--{name}" not in given
+        }
+        of_file = command_words(left)
     elif task not in TASK_ARGUMENTS:
         raise InputError(
             f"{task} is not a task; choose one of {', '.join(TASK_ARGUMENTS)}, or pass a file such "

@@ -61,6 +61,11 @@ class ClassifyReader(LabelReader):
         require(are_names, row, message)
         names = [str(name).strip() for name in names]
         require(all(names), row, f"column {column!r} is empty")
+        message = (
+            f"column {column!r} names a label twice: {label!r}; write the names of the labels, not "
+            "zeros and ones"
+        )
+        require(len({*names}) == len(names), row, message)
         fits = self.problem_type != SINGLE or len(names) == 1
         require(fits, row, f"one label is needed, not {label!r}")
         return names

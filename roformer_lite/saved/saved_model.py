@@ -80,14 +80,14 @@ def load_config(name: str | Path) -> PreTrainedConfig:
         InputError: if there is none, or if a field is wrong.
     """
     path = directory_of(name) / "config.json"
-    if not path.is_file():
-        raise InputError(f"no model can be loaded from {name}: it has no config.json")
     # transformers would load the base model of the adapter.
     if path.with_name("adapter_config.json").is_file():
         raise InputError(
             f"{name}: it is an adapter (it has an adapter_config.json); merge it into its base "
             "model and save the result"
         )
+    if not path.is_file():
+        raise InputError(f"no model can be loaded from {name}: it has no config.json")
     with naming(path):
         return AutoConfig.from_pretrained(path.parent, trust_remote_code=False)
 

@@ -207,8 +207,9 @@ class TrainingDirectory:
 def last_checkpoint(folder: Path) -> str | None:
     """The newest complete checkpoint in `folder`, or None. A process that is killed may leave an
     incomplete one."""
-    written = [path.parent for path in folder.glob(f"checkpoint-*[0-9]/{STATE_FILE}")]
-    return max(map(str, written), key=step_of, default=None)
+    states = folder.glob(f"checkpoint-*[0-9]/{STATE_FILE}")
+    written = [str(path.parent) for path in states if path.read_text("utf-8").endswith("}\n")]
+    return max(written, key=step_of, default=None)
 
 
 def step_of(checkpoint: str) -> int:

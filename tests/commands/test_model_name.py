@@ -63,3 +63,9 @@ def test_a_name_that_is_not_in_the_cache():
     """The tests run without the Hub. A cached model is trained in test_model_card.py."""
     with pytest.raises(InputError, match="absent: "):
         roformer_lite.predict("absent", ["a text"])
+
+
+def test_an_adapter_is_not_a_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match="merge it into its base model"):
+        roformer_lite.predict(tmp_path, ["a text"])

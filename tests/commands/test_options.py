@@ -66,7 +66,7 @@ def test_an_unknown_option_names_the_one_that_is_meant(command, typed, meant):
     assert meant in message and typed in message.replace("_", "-") + message
 
 
-def test_spellings_of_options():
+def test_spellings_of_options(current_folder):
     run = parse_run(
         "classify",
         "--dataset_name x --output_dir m --use_cpu --baselines false --bf16 "
@@ -74,6 +74,15 @@ def test_spellings_of_options():
     )
     assert run.data.dataset_name == "x" and run.training.use_cpu and run.training.bf16
     assert not run.training.baselines and not run.data.fit_head
+    Path("a.csv").write_text("text,label\n")
+    Path("b.csv").write_text("text,label\n")
+    twice = ["--train_file", "a.csv", "--output_dir", "~/m", "--train_file", "b.csv"]
+    run = parse_run("classify", twice)
+    assert run.data.train_file == ["a.csv", "b.csv"]
+    assert run.output_dir == Path.home() / "m"
+    # The command line replaces the files of a `run.yaml`.
+    run.save(Path())
+    assert parse_run("run.yaml", twice[-4:]).data.train_file == ["b.csv"]
     # The beginning of a name is not enough.
     with pytest.raises(InputError, match="--output"):
         parse_run("classify", ["--dataset_name", "x", "--output", "m"])
@@ -115,11 +124,16 @@ def test_places_where_no_model_can_be_saved(current_folder, monkeypatch):
     for place, message in (
         (".", "pass the name of a new directory"),
         ("/proc", "pass the name of a new directory"),
+        ("/dev/null", "pass the name of a new directory"),
+        ("~no-such-user/m", "pass the name of a new directory"),
         ("file/model", "Not a directory"),
         # The name is too long only with the ending that it has while the model is written.
         ("m" * 242, "File name too long"),
     ):
         assert message in refused("train mlm --dataset_name x", output_dir=place)
+    for option in ("dataset_name", "model_name_or_path"):
+        given = ["--dataset_name", "x", f"--{option}", str(current_folder), "--output_dir", "m"]
+        assert f"lies within --{option}" in refused("train mlm", *given)
     assert sorted(path.name for path in current_folder.iterdir()) == ["file"]
     Path("disk").mkdir()
     Path("link").symlink_to("disk")

@@ -86,8 +86,11 @@ def test_it_continues_as_if_nothing_had_happened(task, folder, capsys):
     kept = shutil.copytree(folder / f"{task}.training", folder / f"{task}.kept")
     run(command(folder, task, f"{task}-whole"))
     (folder / "train.jsonl").touch()
-    # An empty directory is what a kill leaves of a checkpoint that had just been begun.
+    # A kill leaves an empty directory of a checkpoint that had just been begun, and a part of the
+    # last file of one that was nearly finished.
     (folder / f"{task}.training" / "checkpoint-8").mkdir()
+    part = shutil.copytree(kept / "checkpoint-6", folder / f"{task}.training" / "checkpoint-9")
+    (part / "trainer_state.json").write_text("{")
     run(command(folder, task, task, "--dataset_title other --keep_checkpoints"))
     assert "Resuming from step 6" in capsys.readouterr().err
     assert_same_models(folder / f"{task}-whole", folder / task)

@@ -180,6 +180,8 @@ def test_numbers_with_a_fraction_are_no_labels():
     for number in (1.0, 0.5):
         with pytest.raises(InputError, match="--problem_type regression"):
             reader.select_columns({"columns": {"text": "a", "label": number}, "origin": "x"})
+    with pytest.raises(InputError, match="not zeros and ones"):
+        reader.select_columns({"columns": {"text": "a", "label": [1, 0, 1]}, "origin": "x"})
 
 
 def test_separators_alone_stand_for_no_label():

@@ -8,7 +8,7 @@ from tempfile import mkdtemp
 import pytest
 import torch
 from conftest import assert_equal
-from datasets import Dataset
+from datasets import Dataset, Features, Image, Value
 from program import answered, write_rows
 from saved_models import TEXTS, save_model
 from tokenizers import normalizers
@@ -42,6 +42,17 @@ def test_splits_of_a_data_set(tmp_path):
     for name in ("validation_split", "test_split"):
         with pytest.raises(InputError, match="has no split 'dev'; its splits are train, valid"):
             sizes(**{name: "dev"})
+
+
+def test_pictures_of_a_data_set_are_not_opened(tmp_path):
+    columns = {"text": ["one", "two"], "label": ["a", "b"], "image": [{"bytes": b"damaged"}] * 2}
+    features = {"text": Value("string"), "label": Value("string"), "image": Image()}
+    (tmp_path / "data").mkdir()
+    data = Dataset.from_dict(columns, features=Features(features))
+    data.to_parquet(tmp_path / "data" / "train.parquet")
+    arguments = ClassifyDataArguments(dataset_name=str(tmp_path / "data"))
+    rows = load_splits(RECIPES["classify"](arguments).reader, arguments, tmp_path / "rows")
+    assert rows["train"]["text"][:] == ["one", "two"]
 
 
 def test_a_split_without_labels_is_left_out(tmp_path, caplog):

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 from datasets import Dataset
 from program import TINY, run, write_rows
 
@@ -16,6 +17,7 @@ from roformer_lite.output import (
     check_output_dir,
     check_place,
     complete_directory,
+    is_disk_full,
 )
 from roformer_lite.recipes.tag import Tag
 from roformer_lite.training.training_directory import TrainingDirectory
@@ -141,6 +143,12 @@ def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more
     run(command, **files, test_file=few)
     assert "Resuming from step 2" in capsys.readouterr().err
     assert not (tmp_path / "model.training").exists()
+
+
+def test_a_full_disk_is_recognised():
+    with pytest.raises(RuntimeError) as caught:
+        torch.save(torch.zeros(9999), "/dev/full")
+    assert is_disk_full(caught.value) and not is_disk_full(RuntimeError("a bug"))
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
