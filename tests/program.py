@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from collections.abc import Iterable
 from contextlib import redirect_stderr
 from io import StringIO
@@ -46,6 +48,28 @@ def refused(command: str, *words: object, **options: object) -> str:
     with redirect_stderr(StringIO()) as messages:
         run(command, *words, status=2, **options)
     return messages.getvalue()
+
+
+def in_new_process(
+    *words: object, status: int = 0, timeout: int = 300, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments in a process of its own, and check its status.
+
+    Args:
+        words: The arguments of the interpreter.
+        status: The status with which the process must end.
+        timeout: The seconds that it may take.
+        options: Further options of `subprocess.run`.
+    """
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        **options,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
 
 
 def train(command: str, data: Files, out: Path, **options: object) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 import re
 import runpy
-import subprocess
 import sys
 
 import pytest
 import torch
 from conftest import ROOT
+from program import in_new_process
 from saved_models import save_bert
 from toy_training import date_lines
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertForMaskedLM
@@ -100,11 +100,7 @@ def test_translate_and_its_exports(run, tmp_path):
     ):
         folders = [str(tmp_path / "translator"), str(tmp_path / format)]
         assert main(["export", *folders, "--format", format]) == 0
-        command = [sys.executable, "-c", ALONE, str(TUTORIALS / script)]
-        command += [format, "--max_new_tokens", "20"]
+        command = ["-c", ALONE, TUTORIALS / script, format, "--max_new_tokens", "20"]
         text = "\n".join(lines) + "\n"
-        done = subprocess.run(
-            command, cwd=tmp_path, input=text, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
+        done = in_new_process(*command, timeout=120, cwd=tmp_path, input=text)
         assert done.stdout.splitlines() == expected, format

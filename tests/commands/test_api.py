@@ -1,11 +1,9 @@
 """`train`, `evaluate` and `predict` in Python: the results of the commands, from values."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from program import predicted, results_of, run, write_csv, write_rows
+from program import in_new_process, predicted, results_of, run, write_csv, write_rows
 from saved_models import save_model
 
 from roformer_lite import InputError, evaluate, predict, train
@@ -50,7 +48,7 @@ import roformer_lite.training.defaults, roformer_lite.measuring.metrics
 from roformer_lite import evaluate, train
 assert callable(train) and callable(evaluate)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    in_new_process("-c", code, timeout=120)
 
 
 def test_training_gives_the_results_of_the_command(place, capsys):

@@ -2,11 +2,10 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 from conftest import ROOT
+from program import in_new_process
 from saved_models import save_model
 
 from roformer_lite.cli import COMMANDS
@@ -43,9 +42,7 @@ def test_nothing_heavy_is_imported():
     runs = [([name, "--help"], 0) for name in COMMANDS]
     runs += [([name, *words], 2) for name, words in MISTAKES.items()]
     runs += [(["train", "classify", "--help"], 0), ([], 0), (["--help"], 0)]
-    arguments = [sys.executable, "-c", CODE, json.dumps(runs), *HEAVY]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = in_new_process("-c", CODE, json.dumps(runs), *HEAVY, timeout=120)
     for name in COMMANDS:
         assert f"usage: roformer-lite {name}" in done.stdout
 
@@ -63,8 +60,7 @@ import torch, transformers
 logging.getLogger("torch.onnx").warning("noise of torch")
 transformers.logging.get_logger("transformers").warning("noise of transformers")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = in_new_process("-c", code, timeout=120)
     assert "noise" not in done.stderr + done.stdout
     assert "an error of a library" in done.stderr and "a warning of ours" in done.stderr
 
@@ -95,16 +91,16 @@ EXTRAS = (
 @pytest.mark.parametrize("kind", ["classify", "tag", "seq2seq", "causal", "mlm"])
 def test_predict_needs_no_extra(kind, tmp_path):
     model = save_model(kind, tmp_path / kind)
-    command = [sys.executable, "-c", WITHOUT_EXTRAS, EXTRAS, "predict", str(model)]
-    done = subprocess.run(command, input="a fine film\n", capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.count("\n") == 1, done.stderr
+    command = ["-c", WITHOUT_EXTRAS, EXTRAS, "predict", model]
+    done = in_new_process(*command, input="a fine film\n")
+    assert done.stdout.count("\n") == 1
 
 
 @pytest.mark.slow
 def test_a_command_names_the_packages_that_it_needs():
     data = ROOT / "examples" / "data" / "intents_train.csv"
-    command = [sys.executable, "-c", WITHOUT_EXTRAS, EXTRAS, "train", "classify"]
-    command += ["--train_file", str(data), "--output_dir", "nowhere"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and re.search("`pip install .*scikit-learn", done.stderr)
+    command = ["-c", WITHOUT_EXTRAS, EXTRAS, "train", "classify"]
+    command += ["--train_file", data, "--output_dir", "nowhere"]
+    done = in_new_process(*command, status=2)
+    assert re.search("`pip install .*scikit-learn", done.stderr)
     assert "Traceback" not in done.stderr

@@ -3,13 +3,12 @@ question to the Hub otherwise."""
 
 import os
 import socket
-import subprocess
-import sys
 from unittest.mock import Mock
 
 import httpx
 import pytest
 from huggingface_hub.errors import RepositoryNotFoundError
+from program import in_new_process
 
 import roformer_lite
 from hf_roformer_lite.conversion import checkpoint_files
@@ -35,15 +34,10 @@ def test_a_hub_that_cannot_be_reached(tmp_path):
         closed.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
         online = {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-m", "roformer_lite.cli", "predict", "modle"],
-            env={**os.environ, **online},
-            input="",
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    assert done.returncode == 2 and "Retrying" not in done.stderr and "Traceback" not in done.stderr
+        command = ["-m", "roformer_lite.cli", "predict", "modle"]
+        environment = {**os.environ, **online}
+        done = in_new_process(*command, status=2, timeout=120, env=environment, input="")
+    assert "Retrying" not in done.stderr and "Traceback" not in done.stderr
     assert "modle: there is no such directory here, and the Hub cannot be reached" in done.stderr
 
 

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,11 +10,11 @@ import torch
 from conftest import LIBRARIES
 from huggingface_hub import HfApi
 from huggingface_hub.utils import filter_repo_objects
+from program import in_new_process, run
 from saved_models import save_bert, save_model
 
 from hf_roformer_lite.conversion import ConversionError, checkpoint_files
 from hf_roformer_lite.conversion.checkpoints import load_model
-from roformer_lite.cli import main
 from roformer_lite.saved.saved_model import require_tokenizer
 
 WITHOUT_PACKAGE = """
@@ -62,13 +60,8 @@ def test_a_pushed_model_opens_without_the_package(tmp_path, monkeypatch):
         part.remote_code = True
         part.push_to_hub("me/model")
     code = f"import sys; sys.path += {LIBRARIES}\n{WITHOUT_PACKAGE}"
-    subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "HF_HOME": str(tmp_path)},
-        check=True,
-        timeout=300,
-    )
+    environment = {**os.environ, "HF_HOME": str(tmp_path)}
+    in_new_process("-I", "-S", "-c", code, cwd=tmp_path, env=environment)
     expected = model(**tokenizer("fine", return_tensors="pt")).logits
     assert torch.equal(torch.load(tmp_path / "logits"), expected)
     names = {path.name for path in folder.iterdir()} - {"README.md"}
@@ -79,7 +72,7 @@ def test_a_pushed_model_opens_without_the_package(tmp_path, monkeypatch):
 def test_a_model_on_the_hub_is_converted(tmp_path, monkeypatch):
     bert = save_bert(tmp_path / "bert", words=["a", "b"])
     monkeypatch.setattr(checkpoint_files, "snapshot_download", lambda *_, **__: bert)
-    assert main(["convert", "me/bert", str(tmp_path / "converted")]) == 0
+    run("convert me/bert", tmp_path / "converted")
     assert (tmp_path / "converted" / "model.safetensors").is_file()
 
 

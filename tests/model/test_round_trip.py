@@ -1,12 +1,11 @@
 """Tests of saving and loading: in a fresh process, in shards, from disk, in int8, and resized."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 from conftest import assert_close, build, stack_config
+from program import in_new_process
 from safetensors.torch import load_file, save_file
 from torchao.quantization import Int8WeightOnlyConfig
 from toy_training import make_batch, make_model
@@ -69,9 +68,7 @@ def test_a_fresh_process(tmp_path):
         encoded = tokenizer("我们 the 龘 [SEP]", text_target="dog 我")
         expected[folder] = {name: torch.tensor(ids) for name, ids in encoded.items()}
         jobs.append((str(folder), "AutoTokenizer", type(tokenizer).__name__))
-    subprocess.run(
-        [sys.executable, "-c", LOAD_ELSEWHERE], input=json.dumps(jobs), text=True, check=True
-    )
+    in_new_process("-c", LOAD_ELSEWHERE, input=json.dumps(jobs))
     for folder, outputs in expected.items():
         found = load_file(folder / "output.safetensors")
         assert found.keys() == outputs.keys()

@@ -6,11 +6,11 @@ Both are made from the same vocabulary. Other tests concern storage, processes a
 import copy
 import json
 import pickle
-import subprocess
 import sys
 from typing import Any
 
 import pytest
+from program import in_new_process
 from test_tokenization import random_texts
 from transformers import AddedToken, BatchEncoding, RoFormerTokenizer
 
@@ -225,10 +225,8 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 def test_threads_and_other_processes(both):
-    command = [sys.executable, "-c", FORKS_AND_THREADS, json.dumps(VOCABULARY), json.dumps(LINES)]
-    printed = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, timeout=300
-    ).stdout
+    given = [json.dumps(VOCABULARY), json.dumps(LINES)]
+    printed = in_new_process("-c", FORKS_AND_THREADS, *given).stdout
     assert json.loads(printed.splitlines()[-1]) == [both[1](LINES)["input_ids"]] * 32
 
 

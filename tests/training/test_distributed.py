@@ -6,8 +6,6 @@ They run on a CPU and communicate by gloo.
 import os
 import re
 import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,7 +27,7 @@ from distributed_worker import (
 from distributed_worker import with_loop as loop
 from distributed_worker import with_trainer as trained
 from documentation import blocks_of
-from program import assert_same_models, read_json, results_of, run, write_rows
+from program import assert_same_models, in_new_process, read_json, results_of, run, write_rows
 from safetensors.torch import load_file
 from toy_training import make_batch
 
@@ -53,10 +51,7 @@ def run_in_two(*program: str | Path) -> str:
     Processes that die are started again.
     """
     launcher = "-m torch.distributed.run --standalone --nproc_per_node 2 --max-restarts 3".split()
-    command = [sys.executable, *launcher, *map(str, program)]
-    finished = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
-    assert finished.returncode == 0, finished.stderr[-5000:]
-    return finished.stderr
+    return in_new_process(*launcher, *program, env=ENVIRONMENT).stderr
 
 
 @pytest.fixture(scope="module")
@@ -223,9 +218,8 @@ def test_command_of_the_docs_on_two_machines(tmp_path):
         command = shown.replace("\\\n", " ").removeprefix("accelerate")
         for option, value in {**values, "machine_rank": rank}.items():
             command = re.sub(rf"--{option} \S+", f"--{option} {value}", command)
-        launcher = [sys.executable, "-m", "accelerate.commands.accelerate_cli"]
-        launcher += [*command.split(), "--use_cpu", "true"]
-        subprocess.run(launcher, cwd=tmp_path, env=ENVIRONMENT, check=True, timeout=240)
+        words = ["accelerate.commands.accelerate_cli", *command.split(), "--use_cpu", "true"]
+        in_new_process("-m", *words, timeout=240, cwd=tmp_path, env=ENVIRONMENT)
 
     with ThreadPoolExecutor() as machines:
         list(machines.map(run_machine, (0, 1)))

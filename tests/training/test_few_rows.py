@@ -3,14 +3,21 @@ cross-validation."""
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import ROOT
-from program import COLOURS, assert_same_models, card_of, interrupted, predicted, train, write_rows
+from program import (
+    COLOURS,
+    assert_same_models,
+    card_of,
+    in_new_process,
+    interrupted,
+    predicted,
+    train,
+    write_rows,
+)
 from saved_models import save_sentence_encoder
 from sklearn.model_selection import PredefinedSplit
 
@@ -59,12 +66,7 @@ def test_a_killed_stage_of_pairs_ends_with_the_same_weights(encoder, tmp_path):
     words += f" --model_name_or_path {encoder}"
     said = []
     for status in (-9, -9, 0):
-        done = subprocess.run(
-            [sys.executable, str(WORKER), str(tmp_path), killed, *words.split()],
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == status, done.stderr
+        done = in_new_process(WORKER, tmp_path, killed, *words.split(), status=status)
         said.append(done.stderr)
         if status:
             assert (tmp_path / "killed.training" / PAIRS_FOLDER).is_dir()

@@ -1,8 +1,6 @@
 """A baseline joins the answer of a saved encoder, and the joined answer is the same everywhere."""
 
 import re
-import subprocess
-import sys
 from itertools import product
 
 import numpy as np
@@ -10,7 +8,17 @@ import pytest
 import torch
 from answering import shown_answers
 from datasets import Dataset
-from program import COLOURS, TINY, card_of, change_fields, refused, run, train, write_rows
+from program import (
+    COLOURS,
+    TINY,
+    card_of,
+    change_fields,
+    in_new_process,
+    refused,
+    run,
+    train,
+    write_rows,
+)
 from safetensors.numpy import load_file, save_file
 from saved_models import TEXTS, save_model
 from scipy.special import expit, softmax
@@ -192,7 +200,7 @@ def test_a_fresh_process_gives_the_same_table_without_pickle(kind, tmp_path):
     )
     command = ["predict", model, "--input_file", tmp_path / "lines.txt"]
     command += ["--output_file", tmp_path / "out.txt", "--device", "cpu"]
-    subprocess.run([sys.executable, "-c", code, *map(str, command)], check=True)
+    in_new_process("-c", code, *command)
     assert (tmp_path / "out.txt").read_text().splitlines() == expected
 
 

@@ -9,13 +9,19 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from program import TINY, assert_same_models, refused, results_of, run, write_rows
+from program import (
+    TINY,
+    assert_same_models,
+    in_new_process,
+    refused,
+    results_of,
+    run,
+    write_rows,
+)
 
 from roformer_lite.training.callbacks import TrainingClock
 
@@ -103,13 +109,10 @@ def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
     """The command is killed in the first seed and again in the last one."""
     killed_at = json.dumps([[0, 3, 4], [0, 1, 8]])
     words = command(folder, "killed", SEVERAL)
-    arguments = [str(folder), killed_at, *words.split()]
+    arguments = [WORKER, folder, killed_at, *words.split()]
     left = folder / "killed.training"
     for place in (0, 2):
-        ended = subprocess.run(
-            [sys.executable, str(WORKER), *arguments], capture_output=True, text=True, timeout=300
-        )
-        assert ended.returncode == -signal.SIGKILL, ended.stderr[-3000:]
+        ended = in_new_process(*arguments, status=-signal.SIGKILL)
         finished = [(left / f"seed-{seed}" / "results.json").is_file() for seed in SEEDS]
         assert finished == [number < place for number in range(3)]
     assert "Resuming from step 3" in ended.stderr

@@ -4,8 +4,6 @@ The example that trains two other kinds of models is tested, too.
 """
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +17,7 @@ from program import (
     card_of,
     config_of,
     evaluated,
+    in_new_process,
     results_of,
     run,
     train,
@@ -90,8 +89,7 @@ def test_the_example_trains_the_other_two_kinds(kind, folder):
     Dataset.from_json(str(folder / "pairs.jsonl")).to_csv(data)
     script = ROOT / "examples" / "sparse_and_colbert.py"
     options = "--use_cpu --num_train_epochs 4 --learning_rate 1e-3 --per_device_train_batch_size 8"
-    places = map(str, [script, kind, start, data, folder / kind])
-    subprocess.run([sys.executable, *places, *options.split()], check=True)
+    in_new_process(script, kind, start, data, folder / kind, *options.split())
     if kind == "sparse":
         opener = sentence_transformers.SparseEncoder
     else:

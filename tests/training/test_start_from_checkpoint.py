@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from program import (
     card_of,
     config_of,
     evaluated,
+    in_new_process,
     read_json,
     read_rows,
     run,
@@ -186,8 +185,7 @@ print(json.dumps([labels, SentenceTransformer(embed).encode(texts).tolist()]))
 """
     texts = ["a fine film", "far too long and dull from end to end", "best"]
     classified, embedded = (answered(stock[task], texts) for task in ("classify", "embed"))
-    command = [sys.executable, "-c", code, stock["classify"], stock["embed"], *texts]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = in_new_process("-c", code, stock["classify"], stock["embed"], *texts)
     labels, vectors = json.loads(done.stdout.splitlines()[-1])
     assert [line.split("\t")[0] for line in classified] == labels
     ours = [json.loads(line) for line in embedded]
