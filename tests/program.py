@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import assert_equal
 from safetensors.torch import load_file
 
 from roformer_lite import evaluate
@@ -139,9 +140,8 @@ def card_of(directory: Path) -> str:
 def assert_same_models(one: Path, other: Path) -> None:
     """Two trainings have the same metrics and, bit by bit, the same weights."""
     assert results_of(one)["metrics"] == results_of(other)["metrics"]
-    weights = load_file(one / "model.safetensors")
-    for name, tensor in load_file(other / "model.safetensors").items():
-        assert tensor.equal(weights[name]), name
+    weights = [load_file(model / "model.safetensors") for model in (one, other)]
+    assert_equal(*weights)
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:

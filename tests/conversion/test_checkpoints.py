@@ -3,6 +3,7 @@
 Tokenizers and prompts go along, and models that cannot be converted are refused with the reason.
 """
 
+import copy
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
@@ -10,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import transformers
-from conftest import assert_close
+from conftest import assert_close, assert_equal
 from conversion_cases import CASES, FILE, source_weights
 from huggingface_hub import save_torch_state_dict
 from huggingface_hub.errors import LocalEntryNotFoundError
@@ -334,16 +335,16 @@ def test_the_source_keeps_its_weights():
     which it was made."""
     config = CASES["roformer"][1]
     stock, weights = source_weights("roformer", config)
-    before = {name: tensor.clone() for name, tensor in weights.items()}
+    before = copy.deepcopy(weights)
     model = convert("roformer", stock.state_dict(), config)
-    ours = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    ours = copy.deepcopy(model.state_dict())
     with torch.no_grad():
         for tensor in export("roformer", model)[0].values():
             tensor += 1
-        assert all(torch.equal(tensor, ours[name]) for name, tensor in model.state_dict().items())
+        assert_equal(model.state_dict(), ours)
         for parameter in model.parameters():
             parameter += 1
-    assert all(torch.equal(tensor, before[name]) for name, tensor in stock.state_dict().items())
+    assert_equal(stock.state_dict(), before)
 
 
 def test_the_activation_of_a_reranker_is_kept(tmp_path):

@@ -102,8 +102,7 @@ def test_dropouts(name):
         with torch.no_grad(), factors_for_dropout(reference, model):
             theirs = comparable_outputs(converter.run_reference(reference, inputs), inputs)
             ours = comparable_outputs(model(**inputs), inputs)
-        for key, value in theirs.items():
-            assert_close(ours[key], value, atol=2e-5)
+        assert_close(ours, theirs, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -167,5 +166,4 @@ def test_marian_without_stored_positions():
     computed = {name: value for name, value in weights.items() if "embed_positions" not in name}
     stored = convert("marian", weights, config).state_dict()
     made = convert("marian", computed, config).state_dict()
-    for name, tensor in stored.items():
-        assert_close(made[name], tensor, atol=1e-7)
+    assert_close(made, stored, atol=1e-7)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import LIBRARIES
+from conftest import LIBRARIES, assert_equal
 from huggingface_hub import HfApi
 from huggingface_hub.utils import filter_repo_objects
 from program import in_new_process, run
@@ -95,8 +95,7 @@ def test_only_needed_files_are_downloaded(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_files, "snapshot_download", download)
     assert require_tokenizer("me/model") is not None
     assert not list(here.glob("*.safetensors"))
-    found = load_model("me/model").state_dict()
-    assert all(torch.equal(found[name], weight) for name, weight in model.state_dict().items())
+    assert_equal(load_model("me/model").state_dict(), model.state_dict())
     shards = list(there.glob("*.safetensors"))
     assert len(shards) == len(list(here.glob("*.safetensors"))) > 1
     assert not list(here.glob("*.bin"))

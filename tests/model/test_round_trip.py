@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conftest import assert_close, build, stack_config
+from conftest import assert_close, assert_equal, build, stack_config
 from program import in_new_process
 from safetensors.torch import load_file, save_file
 from torchao.quantization import Int8WeightOnlyConfig
@@ -70,9 +70,7 @@ def test_a_fresh_process(tmp_path):
         jobs.append((str(folder), "AutoTokenizer", type(tokenizer).__name__))
     in_new_process("-c", LOAD_ELSEWHERE, input=json.dumps(jobs))
     for folder, outputs in expected.items():
-        found = load_file(folder / "output.safetensors")
-        assert found.keys() == outputs.keys()
-        assert all(torch.equal(found[name], outputs[name]) for name in found)
+        assert_equal(load_file(folder / "output.safetensors"), outputs)
 
 
 def test_weights_on_the_disk(tmp_path):
@@ -93,8 +91,8 @@ def test_weights_on_the_disk(tmp_path):
     with torch.no_grad():
         assert_close(model(**inputs).logits, whole(**inputs).logits, atol=1e-6)
     model.save_pretrained(tmp_path / "again")
-    again = type(whole).from_pretrained(tmp_path / "again").state_dict()
-    assert all(torch.equal(weight, again[name]) for name, weight in whole.state_dict().items())
+    again = type(whole).from_pretrained(tmp_path / "again")
+    assert_equal(again.state_dict(), whole.state_dict())
 
 
 @pytest.mark.parametrize(

@@ -67,5 +67,4 @@ def test_threads_do_not_meet(name, output):
 
     with ThreadPoolExecutor(max_workers=len(batches)) as threads:
         found = list(threads.map(compute, range(len(batches))))
-    for outputs, other in zip(found, expected, strict=True):
-        assert_close(outputs, [other] * 20)
+    assert_close(found, [[output] * 20 for output in expected])

@@ -180,8 +180,7 @@ def test_the_command_in_two_processes_trains_as_one_that_accumulates(
     assert results_of(tmp_path / "two")["machine"]["processes"] == 2
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=tolerance)
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
-    for name in weights[0]:
-        assert_close(weights[0][name], weights[1][name], rtol=tolerance, atol=tolerance / 10)
+    assert_close(*weights, rtol=tolerance, atol=tolerance / 10)
 
 
 def test_killed_workers_change_nothing(tmp_path):

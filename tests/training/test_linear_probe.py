@@ -1,11 +1,13 @@
 """The head that is fitted on a frozen encoder agrees with linear models of scikit-learn."""
 
+import copy
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import assert_equal
 from datasets import Dataset
 from sklearn.linear_model import LogisticRegression, Ridge
 from transformers import (
@@ -57,10 +59,9 @@ def probe(tmp_path: Path, monkeypatch):
         of_tokens = model_class is RoFormerLiteForTokenClassification
         collator = DataCollatorForTokenClassification if of_tokens else DataCollatorWithPadding
         args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
-        frozen = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
+        frozen = copy.deepcopy(model.model.state_dict())
         head.fit_head(Trainer(model, args, collator(TOKENIZER), encoded))
-        for name, tensor in model.model.state_dict().items():
-            assert torch.equal(tensor, frozen[name]), name
+        assert_equal(model.model.state_dict(), frozen)
         seen = []
         model.classifier.out_proj.register_forward_pre_hook(
             lambda _, inputs: seen.append(inputs[0])
