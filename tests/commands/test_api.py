@@ -29,13 +29,13 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def place(current_folder) -> Path:
+@pytest.fixture(autouse=True)
+def place(current_folder) -> None:
+    """Run each test in a folder with data."""
     write_csv(Path("rows.csv"), ROWS)
     labelled = [row for row in ROWS if row["text"]]
     write_rows(Path("train.jsonl"), labelled * 8)
     write_rows(Path("test.jsonl"), labelled)
-    return current_folder
 
 
 def test_importing_the_functions_loads_nothing_heavy():
@@ -51,7 +51,7 @@ assert callable(train) and callable(evaluate)
     in_new_process("-c", code, timeout=120)
 
 
-def test_training_gives_the_results_of_the_command(place, capsys):
+def test_training_gives_the_results_of_the_command(capsys):
     files = {"train_file": Path("train.jsonl"), "test_file": ["test.jsonl"]}
     found = train("classify", output_dir=Path("python"), dataset_title=None, **files, **TRAINING)
     assert capsys.readouterr().out == ""
@@ -67,7 +67,7 @@ def test_training_gives_the_results_of_the_command(place, capsys):
     assert Path("again/README.md").read_text().count("# me/again") == 1
 
 
-def test_evaluation_has_the_report_of_the_command_and_the_answers_of_predict(place, capsys):
+def test_evaluation_has_the_report_of_the_command_and_the_answers_of_predict(capsys):
     save_model("classify", Path("model"))
     found = evaluate("model", test_file="test.jsonl", device="cpu", batch_size=None)
     assert "accuracy" in found["metrics"]["test"]
@@ -78,7 +78,7 @@ def test_evaluation_has_the_report_of_the_command_and_the_answers_of_predict(pla
     assert [row["prediction"] for row in found["predictions"]] == theirs
 
 
-def test_rows_texts_and_files_have_the_predictions_of_the_command(place):
+def test_rows_texts_and_files_have_the_predictions_of_the_command():
     save_model("classify", Path("model"))
     expected = predicted(Path("model"), Path("rows.csv"), prefix="their_", top_k=2)
     options = {"prefix": "their_", "top_k": 2, "device": "cpu"}
@@ -101,7 +101,7 @@ def test_rows_texts_and_files_have_the_predictions_of_the_command(place):
         ("seq2seq", ["a fine film"], ["source"]),
     ],
 )
-def test_inputs_of_other_tasks(place, kind, inputs, columns):
+def test_inputs_of_other_tasks(kind, inputs, columns):
     save_model(kind, Path("model"))
     found = predict("model", inputs, device="cpu")
     assert len(found) == len(inputs)
@@ -130,13 +130,13 @@ def test_inputs_of_other_tasks(place, kind, inputs, columns):
         (lambda: predict("model", ["a"], output_file="x.csv"), ["output_file"]),
     ],
 )
-def test_mistakes(place, call, parts):
+def test_mistakes(call, parts):
     with pytest.raises(InputError) as error:
         call()
     assert all(part in str(error.value) for part in parts)
 
 
-def test_rows_without_the_column_and_with_a_column_of_the_answer(place):
+def test_rows_without_the_column_and_with_a_column_of_the_answer():
     save_model("classify", Path("model"))
     with pytest.raises(InputError, match="row 2: no column 'text'; the columns are: review"):
         predict("model", [{"text": "a"}, {"review": "a"}], device="cpu")
@@ -144,7 +144,7 @@ def test_rows_without_the_column_and_with_a_column_of_the_answer(place):
         predict("model", ROWS, device="cpu")
 
 
-def test_no_text_of_an_input_is_left_out_in_silence(place):
+def test_no_text_of_an_input_is_left_out_in_silence():
     save_model("pairs", Path("model"))
     with pytest.raises(InputError, match="row 2: 3 texts, but this model reads 2"):
         predict("model", [("a", "b"), ("a", "b", "c")], device="cpu")

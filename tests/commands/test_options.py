@@ -118,7 +118,7 @@ def test_values_reach_transformers():
         assert args.greater_is_better is is_greater_better
 
 
-def test_places_where_no_model_can_be_saved(current_folder, monkeypatch):
+def test_places_where_no_model_can_be_saved(current_folder):
     """Each of these would otherwise be noticed only when the trained model is saved."""
     Path("file").write_text("")
     for place, message in (

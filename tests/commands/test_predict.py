@@ -59,14 +59,14 @@ def models(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def place(current_folder) -> Path:
+@pytest.fixture(autouse=True)
+def place(current_folder) -> None:
+    """Run each test in a folder with lines and tables."""
     Path("lines.txt").write_text("".join(text + "\n" for text in TEXTS))
     rows = [{"number": i, "review": text, "note": "a\nb"} for i, text in enumerate(TEXTS)]
     write_csv(Path("x.csv"), rows)
     rows = [{"review": text or None, "number": i} for i, text in enumerate(TEXTS)]
     write_rows(Path("x.jsonl"), rows)
-    return current_folder
 
 
 def predict(model: Path, source: str, target: str, *options: str, status: int = 0) -> str:
@@ -88,7 +88,7 @@ def table_of(model: Path, source: str, target: str, *options: str) -> list[dict]
 
 
 @pytest.mark.parametrize("kind", ["classify", "number", "tag", "mlm", "seq2seq"])
-def test_a_table_has_the_answers_of_the_lines(models, place, kind):
+def test_a_table_has_the_answers_of_the_lines(models, kind):
     """Tables hold labels with scores, numbers, lists of tags and texts."""
     names = {"classify": ["label", "score"], "number": ["value"], "tag": ["tags"]}
     rows = table_of(models / kind, "x.jsonl", "y.jsonl")
@@ -110,7 +110,7 @@ def test_a_table_has_the_answers_of_the_lines(models, place, kind):
         assert cell == (json.dumps(value) if kind == "tag" else str(value))
 
 
-def test_a_header_is_never_answered(models, place):
+def test_a_header_is_never_answered(models):
     """Lines are not written as a table, and a table without the model's column is not read as
     lines."""
     assert "y.jsonl is a table, but the input is read line by line" in predict(
@@ -136,7 +136,7 @@ def test_a_header_is_never_answered(models, place):
     assert first.startswith("number\ta fine film, again\t") and second.startswith("1\tfine\t")
 
 
-def test_a_table_keeps_its_delimiter(models, place):
+def test_a_table_keeps_its_delimiter(models):
     """The output has the delimiter and the mark of the input if it has the same suffix, and
     otherwise the usual delimiter of its own suffix. Cells are quoted where they must be."""
     cells = [["1", 'a; "b"\nc'], ["2", "d, e"]]
@@ -154,7 +154,7 @@ def test_a_table_keeps_its_delimiter(models, place):
             assert [str(cell) for cell in json.loads(line).values()] == row
 
 
-def test_a_reranker_of_another_program_takes_pairs(models, place):
+def test_a_reranker_of_another_program_takes_pairs():
     """Its class is that of a classifier, but its configuration has a field of the library."""
     theirs = save_model("rerank", Path("theirs"))
     for name in ("results.json", "modules.json"):
@@ -167,14 +167,14 @@ def test_a_reranker_of_another_program_takes_pairs(models, place):
     assert scores == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_a_cross_encoder_with_several_labels_is_a_classifier(models, place):
+def test_a_cross_encoder_with_several_labels_is_a_classifier(models):
     theirs = shutil.copytree(models / "pairs", Path("theirs"))
     change_fields(theirs / "config.json", sentence_transformers={"version": "6.2.0"})
     (theirs / "results.json").unlink()
     assert answers.open_model(theirs, device="cpu").recipe.name == "classify"
 
 
-def test_weights_in_half_precision_answer_in_float32(models, place):
+def test_weights_in_half_precision_answer_in_float32(models):
     load_model(models / "classify").bfloat16().save_pretrained("half")
     AutoTokenizer.from_pretrained(models / "classify").save_pretrained("half")
     load_model("half").float().save_pretrained("whole")
@@ -197,7 +197,7 @@ def test_an_empty_word_is_refused(models):
         roformer_lite.predict(models / "tag", [{"tokens": {"a": "b" * 300}}])
 
 
-def test_the_most_probable_labels(models, place):
+def test_the_most_probable_labels(models):
     first = lines_of(models / "classify")
     ranked = lines_of(models / "classify", "--top_k", "3")
     for line, best in zip(ranked, first, strict=True):
@@ -210,7 +210,7 @@ def test_the_most_probable_labels(models, place):
             assert sum(scores) == pytest.approx(1, abs=2e-4)
 
 
-def test_below_the_threshold_there_is_no_label(models, place):
+def test_below_the_threshold_there_is_no_label(models):
     plain = [line.split("\t") for line in lines_of(models / "classify") if line]
     scores = sorted(float(score) for _, score in plain)
     between = sum(scores[1:3]) / 2
@@ -225,7 +225,7 @@ def test_below_the_threshold_there_is_no_label(models, place):
 
 
 @torch.no_grad()
-def test_answers_are_those_of_the_model(models, place):
+def test_answers_are_those_of_the_model(models):
     """The model itself, which gets one text at a time and no padding, gives the same labels by
     their names, sets of labels, numbers, tags of words, masks and pairs."""
     loaded = {
@@ -274,7 +274,7 @@ def test_answers_are_those_of_the_model(models, place):
     assert found == f"LABEL_{scores.argmax()}\t{scores.max():.4f}"
 
 
-def test_causal_models_draw_their_text(models, place):
+def test_causal_models_draw_their_text(models):
     model = models / "causal"
     options = ["--max_new_tokens", "8"]
     drawn = lines_of(model, *options)
@@ -313,12 +313,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "options", "message"), REFUSED)
-def test_options_that_a_model_does_not_use(models, place, kind, options, message):
+def test_options_that_a_model_does_not_use(models, kind, options, message):
     assert message in predict(models / kind, "x.csv", "y.csv", *options.split(), status=2)
     assert not Path("y.csv").exists()
 
 
-def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place):
+def test_mistakes_in_a_table_leave_the_output_as_it_was(models):
     Path("y.csv").write_text("kept")
     Path("label.csv").write_text("review,label\none,good\n")
     Path("other.jsonl").write_text('{"review": "one"}\n{"review": "two", "more": 1}\n')
@@ -334,7 +334,7 @@ def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place):
     assert Path("y.csv").read_text() == "kept"
 
 
-def test_a_file_is_replaced_as_a_whole(models, place):
+def test_a_file_is_replaced_as_a_whole(models):
     """A link to the file stays a link, and the file keeps its permissions."""
     before = sorted(os.listdir())
     Path("old.txt").write_text("old")
@@ -346,7 +346,7 @@ def test_a_file_is_replaced_as_a_whole(models, place):
     assert Path("old.txt").read_text().splitlines() == lines_of(models / "classify")
 
 
-def test_two_commands_write_the_same_file(place):
+def test_two_commands_write_the_same_file():
     """The file is that of the command that ends last."""
     before = os.listdir()
     with complete_file("same.txt") as one:
@@ -358,7 +358,7 @@ def test_two_commands_write_the_same_file(place):
     assert sorted(os.listdir()) == sorted(["same.txt", *before])
 
 
-def test_answers_replace_neither_the_model_nor_the_input(models, place):
+def test_answers_replace_neither_the_model_nor_the_input(models):
     model = shutil.copytree(models / "classify", "model")
     Path("linked_model").symlink_to("model", target_is_directory=True)
     Path("link.txt").symlink_to("lines.txt")
@@ -370,7 +370,7 @@ def test_answers_replace_neither_the_model_nor_the_input(models, place):
     assert [path.read_bytes() for path in kept] == before
 
 
-def test_a_standard_output_that_is_not_utf_8(models, place, monkeypatch):
+def test_a_standard_output_that_is_not_utf_8(models, monkeypatch):
     Path("cats.txt").write_text("a cat 猫\n")
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
@@ -380,7 +380,7 @@ def test_a_standard_output_that_is_not_utf_8(models, place, monkeypatch):
     assert written.getvalue().decode() == "a cat 猫\n"
 
 
-def test_white_space_around_a_text_does_not_matter(models, place):
+def test_white_space_around_a_text_does_not_matter(models):
     """A text may have white space on either side, and so may both parts of a pair."""
     spaced = [f" \t{text}\u3000 \r" for text in TEXTS]
     for kind in ("classify", "seq2seq", "mlm", "number"):
@@ -390,7 +390,7 @@ def test_white_space_around_a_text_does_not_matter(models, place):
     assert first == second != "" and empty == ["", "", ""]
 
 
-def test_masks_are_filled_as_by_the_pipeline(models, place):
+def test_masks_are_filled_as_by_the_pipeline(models):
     """Two masks are filled, too; the pipeline fills one of them at a time."""
     fill = pipeline("fill-mask", model=str(models / "mlm"))
     mask = fill.tokenizer.mask_token
@@ -421,9 +421,7 @@ def test_masks_are_not_filled_with_spaces(models):
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")]
 )
-def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(
-    models, place, monkeypatch, error
-):
+def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(models, monkeypatch, error):
     answer = answers.SavedModel.answers
 
     def failing(self, inputs, *arguments, **options):
@@ -442,14 +440,14 @@ def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(
     assert Path("answers.txt").read_text() == "kept" and sorted(os.listdir()) == before
 
 
-def test_only_files_are_written(models, place):
+def test_only_files_are_written(models):
     os.mkfifo("pipe")
     for target in ("/dev/full", "pipe"):
         said = predict(models / "classify", "lines.txt", target, status=2)
         assert f"{target} is a directory or a device" in said
 
 
-def test_texts_longer_than_a_table_of_positions(models, place):
+def test_texts_longer_than_a_table_of_positions(models):
     """They are refused by models that do not read windows, as classifiers do."""
     config = load_model(models / "mlm").config
     config.update({"position_embedding_type": "learned", "max_position_embeddings": 24})
@@ -463,7 +461,7 @@ def test_texts_longer_than_a_table_of_positions(models, place):
     assert "this model has positions for only 24" in said
 
 
-def test_mistakes_are_found_before_the_model_is_loaded(place, monkeypatch):
+def test_mistakes_are_found_before_the_model_is_loaded(monkeypatch):
     monkeypatch.setattr(
         predict_command, "open_model", lambda *_: pytest.fail("the model was loaded")
     )
@@ -481,7 +479,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, monkeypatch):
     assert sorted(os.listdir()) == ["lines.txt", "m", "x.csv", "x.jsonl", "y.txt"]
 
 
-def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, place):
+def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models):
     """The columns of a reranker depend on the kind of its training data."""
     reranker = save_model("rerank", Path("reranker"))
     (reranker / "results.json").write_text('{"task": "rerank", "settings": {"kind": "scores"}}')

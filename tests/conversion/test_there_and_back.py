@@ -188,7 +188,7 @@ def test_what_fits_no_family():
         export("auto", rl.RoFormerLiteModel(walkthrough))
 
 
-def test_a_part_of_a_head_is_rotated_by_no_llama(tmp_path):
+def test_a_part_of_a_head_is_rotated_by_no_llama():
     """Llama ignores the share that is rotated, so neither direction may keep it."""
     rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     case = next(case for case in GOES_TO if case["family"] == "llama")
