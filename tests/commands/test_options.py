@@ -1,6 +1,7 @@
 """Options of `train`: mistakes are named at once, before any data are read, and values reach the
 libraries."""
 
+import os
 import re
 from pathlib import Path
 
@@ -134,7 +135,7 @@ def test_places_where_no_model_can_be_saved(current_folder):
     for option in ("dataset_name", "model_name_or_path"):
         given = ["--dataset_name", "x", f"--{option}", str(current_folder), "--output_dir", "m"]
         assert f"lies within --{option}" in refused("train mlm", *given)
-    assert sorted(path.name for path in current_folder.iterdir()) == ["file"]
+    assert os.listdir() == ["file"]
     Path("disk").mkdir()
     Path("link").symlink_to("disk")
     run = parse_run("mlm", ["--dataset_name", "x", "--output_dir", "link"])

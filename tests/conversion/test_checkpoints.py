@@ -4,6 +4,7 @@ Tokenizers and prompts go along, and models that cannot be converted are refused
 """
 
 import copy
+import os
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
@@ -66,7 +67,7 @@ def test_directories(tmp_path):
     for form in ("safetensors", "bin", "old-bin", "shards"):
         source = write_checkpoint(tmp_path / form / "source", config, weights, form)
         model = convert_checkpoint("roformer", source, tmp_path / form / "out")
-        assert sorted(path.name for path in (tmp_path / form).iterdir()) == ["out", "source"]
+        assert sorted(os.listdir(tmp_path / form)) == ["out", "source"]
         assert "lm_head.weight" not in load_file(tmp_path / form / "out" / "model.safetensors")
         again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / form / "out")
         assert torch.equal(again(ids).logits, model(ids).logits)
@@ -95,7 +96,7 @@ def test_failures_leave_no_output_and_run_no_code(tmp_path):
     def refused(message):
         with pytest.raises(ConversionError, match=message):
             convert_checkpoint("bert", source, tmp_path / "out")
-        assert [path.name for path in tmp_path.iterdir()] == ["source"]
+        assert os.listdir(tmp_path) == ["source"]
 
     refused("unknown strange")
     content = (source / "model.safetensors").read_bytes()
