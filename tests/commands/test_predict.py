@@ -36,7 +36,6 @@ from transformers import (
 import roformer_lite
 from hf_roformer_lite.conversion.checkpoints import load_model
 from roformer_lite import answers
-from roformer_lite.cli import main
 from roformer_lite.commands import predict as predict_command
 from roformer_lite.data.data_files import read_table
 from roformer_lite.errors import InputError
@@ -374,8 +373,7 @@ def test_a_standard_output_that_is_not_utf_8(models, monkeypatch):
     Path("cats.txt").write_text("a cat 猫\n")
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    command = ["predict", str(models / "mlm"), "--device", "cpu"]
-    assert main([*command, "--input_file", "cats.txt"]) == 0
+    run("predict --input_file cats.txt --device cpu", models / "mlm")
     sys.stdout.flush()
     assert written.getvalue().decode() == "a cat 猫\n"
 

@@ -4,6 +4,7 @@ The error is one sentence that names the option. The options are read from the p
 commands. A command ends where its work would begin.
 """
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -11,11 +12,12 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
+from program import refused, run
 from saved_models import save_model
 from transformers.utils.logging import disable_progress_bar
 
 from hf_roformer_lite import conversion
-from roformer_lite.cli import COMMANDS, main
+from roformer_lite.cli import COMMANDS
 from roformer_lite.options.parser import CommandParser
 from roformer_lite.options.tasks import TASK_ARGUMENTS
 
@@ -109,7 +111,7 @@ def options_of(command: str) -> dict[str, Any]:
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Begun):
         patch.setattr(CommandParser, "parse", spy)
-        main([*command.split(), *RIGHT[command].split()])
+        run(f"{command} {RIGHT[command]}")
     return found
 
 
@@ -125,18 +127,17 @@ def wrong_values(name: str, hint: Any) -> list[str]:
 
 
 @pytest.fixture
-def assert_refused(place, only_options, capsys) -> Callable[[str, list[str], list[str]], None]:
+def assert_refused(place, only_options) -> Callable[[str, list[str], list[str]], None]:
     """Run a command that must end with one sentence that has all `parts`, and leave no files."""
 
-    def run(command: str, more: list[str], parts: list[str]) -> None:
-        before = {path.name for path in place.iterdir()}
-        assert main([*command.split(), *RIGHT[command].split(), *more]) == 2, more
-        (line,) = capsys.readouterr().err.splitlines()
+    def check(command: str, more: list[str], parts: list[str]) -> None:
+        before = set(os.listdir(place))
+        (line,) = refused(f"{command} {RIGHT[command]}", *more).splitlines()
         assert line.startswith(f"roformer-lite {command.split()[0]}: error: ")
         assert all(part in line for part in parts), line
-        assert {path.name for path in place.iterdir()} == before
+        assert set(os.listdir(place)) == before
 
-    return run
+    return check
 
 
 def test_every_command_is_here():

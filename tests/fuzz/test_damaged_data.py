@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from conftest import data_beside
 from damage import damaged_bytes
+from program import refused
 
 from hf_roformer_lite import RoFormerLiteTokenizer
-from roformer_lite.cli import main
 from roformer_lite.data.data_files import read_table
 from roformer_lite.data.tables import TableWriter
 from roformer_lite.errors import InputError
@@ -130,7 +130,7 @@ MISTAKES = data_beside(__file__)
 
 
 @pytest.fixture
-def refused(current_folder, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
+def refusal(current_folder, monkeypatch) -> Callable[[str, list[str]], str]:
     """Run a `train` command that must fail before the training, and return its message.
 
     The command must not leave an output directory, nor one of checkpoints.
@@ -139,30 +139,29 @@ def refused(current_folder, capsys, monkeypatch) -> Callable[[str, list[str]], s
         RoFormerLiteTrainer, "train", lambda self, **options: pytest.fail("the training began")
     )
 
-    def run(task: str, files: list[str]) -> str:
-        options = "--output_dir out --use_cpu --size tiny --train_file".split()
-        command = ["train", *task.split(), *options, *files]
-        assert main(command) == 2
-        assert not [path for path in current_folder.iterdir() if "out" in path.name]
-        errors = capsys.readouterr().err.splitlines()
-        assert "Traceback" not in "".join(errors)
-        assert errors[-1].startswith("roformer-lite train: error: ")
-        return errors[-1]
+    def refusal_of(task: str, files: list[str]) -> str:
+        options = "--output_dir out --use_cpu --size tiny --train_file"
+        messages = refused(f"train {task} {options}", *files)
+        assert not list(current_folder.glob("*out*"))
+        assert "Traceback" not in messages
+        error = messages.splitlines()[-1]
+        assert error.startswith("roformer-lite train: error: ")
+        return error
 
-    return run
+    return refusal_of
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_training_on_wrong_files(mistake, refused, tmp_path):
+def test_training_on_wrong_files(mistake, refusal, tmp_path):
     case = MISTAKES[mistake]
     for name, content in case["files"].items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content, "utf-8")
     train_files = [Path(name).parts[0] for name in case["files"] if name != "v.txt"]
-    assert case["message"] in refused(case["task"], train_files)
+    assert case["message"] in refusal(case["task"], train_files)
 
 
-def test_text_without_a_known_word_is_refused(refused):
+def test_text_without_a_known_word_is_refused(refusal):
     text = "the cat sees the cat"
     tokenizer = RoFormerLiteTokenizer.train([text], algorithm="wordpiece")
     tokenizer.save_pretrained("tokenizer")
@@ -170,9 +169,9 @@ def test_text_without_a_known_word_is_refused(refused):
     Path("v.txt").write_text("[UNK] [PAD]")
     task = "mlm --tokenizer tokenizer --validation_file v.txt"
     message = "the tokenizer finds no word in the text that begins here"
-    assert message in refused(task, ["a.txt"])
+    assert message in refusal(task, ["a.txt"])
 
 
-def test_pipes_are_refused_where_data_are_read_again(refused):
+def test_pipes_are_refused_where_data_are_read_again(refusal):
     os.mkfifo("a.txt")
-    assert "a.txt: there is no such file" in refused("mlm", ["a.txt"])
+    assert "a.txt: there is no such file" in refusal("mlm", ["a.txt"])
