@@ -118,7 +118,7 @@ def test_classes_and_modules(settings, monkeypatch):
     assert {type(module) for module in linear} == {nn.Linear}
     classifier = build(RoFormerLiteForSequenceClassification, stack_config(num_labels=3)).classifier
     states = torch.randn(4, 32)
-    torch.testing.assert_close(classifier(states.unsqueeze(1)), classifier(states))
+    assert_close(classifier(states.unsqueeze(1)), classifier(states))
 
 
 FILE = data_beside(__file__)

@@ -67,7 +67,7 @@ def test_loss_beside_a_given_cache():
         with torch.no_grad():
             past = model.eval()(ids, decoder_input_ids=ids[:, :3]).past_key_values
             losses.append(model.train(is_training)(ids, labels=ids, past_key_values=past).loss)
-    torch.testing.assert_close(*losses)
+    assert_close(*losses)
 
 
 @pytest.mark.parametrize(

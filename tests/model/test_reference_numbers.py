@@ -1,6 +1,7 @@
 """Tests of the golden numbers of the five reference systems."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from program import read_json
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration
 from hf_roformer_lite.conversion import convert
 
+assert_same = partial(assert_close, atol=1e-12)
 REFERENCE = Path(__file__).parent / "data" / "reference"
 
 
@@ -43,10 +45,6 @@ def load(name: str, source: str) -> tuple:
     model = convert(source, weights_of(case), case["config"])
     assert model.dtype == torch.float64
     return model, inputs, torch.tensor(case["output"], dtype=torch.float64)
-
-
-def assert_same(ours: torch.Tensor, golden: torch.Tensor, bound: float = 1e-12) -> None:
-    assert_close(ours, golden, atol=bound)
 
 
 def test_deeplotx():
@@ -88,9 +86,9 @@ def test_scratch_seq2seq():
     src_real = inputs["src"] != 0
     tgt_real = inputs["tgt"] != 0
     logits = model(inputs["src"], src_real, inputs["tgt"], tgt_real).logits
-    assert_same(logits[tgt_real], golden[tgt_real], 1e-6)
+    assert_same(logits[tgt_real], golden[tgt_real], atol=1e-6)
     causal = torch.ones(3, 3, dtype=torch.bool).tril() & tgt_real[:, None, None]
-    assert_same(model(inputs["src"], src_real, inputs["tgt"], causal).logits, golden, 1e-6)
+    assert_same(model(inputs["src"], src_real, inputs["tgt"], causal).logits, golden, atol=1e-6)
 
 
 def test_walkthrough():
@@ -120,4 +118,5 @@ def test_walkthrough():
     stages["probs"] = model(inputs_embeds=states[None], output_attentions=True).attentions[0]
     for name, found in stages.items():
         printed = torch.tensor(walk["printed"][name], dtype=torch.float64)
-        assert_same(found.reshape(5, -1), printed, walk["recommended_atol"]["end_to_end"])
+        atol = walk["recommended_atol"]["end_to_end"]
+        assert_same(found.reshape(5, -1), printed, atol=atol)

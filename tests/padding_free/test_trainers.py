@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import sentence_transformers as st
 import torch
@@ -169,7 +168,7 @@ def test_processes_that_are_spawned(tokenizer, tmp_path):
         found = model.encode(TEXTS[:12], pool=pool, chunk_size=4)
     finally:
         model.stop_multi_process_pool(pool)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert_close(found, expected)
 
 
 def test_a_convolution_over_the_states_is_refused(tokenizer, tmp_path):
@@ -185,7 +184,7 @@ def test_a_convolution_over_the_states_is_refused(tokenizer, tmp_path):
         else:
             with pytest.raises(ValueError, match="differ"):
                 padding_free(model)
-        np.testing.assert_allclose(model.encode(TEXTS[:8]), expected, atol=1e-5)
+        assert_close(model.encode(TEXTS[:8]), expected)
 
 
 @pytest.mark.parametrize("attend", [True, False])
@@ -202,8 +201,7 @@ def test_queries_expanded_by_padding_are_refused(attend, tokenizer, tmp_path):
     else:
         with pytest.raises(ValueError, match="query_expansion"):
             padding_free(model)
-    for found, other in zip(model.encode_query(queries), expected, strict=True):
-        np.testing.assert_allclose(found, other, atol=1e-5)
+    assert_close(model.encode_query(queries), expected)
 
 
 def reward(completions: list[str], **_: Any) -> list[float]:

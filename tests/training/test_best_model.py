@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from conftest import assert_close
 from datasets import Dataset
 from program import (
     COLOURS,
@@ -170,7 +171,7 @@ def test_average_follows_the_formula_and_changes_places_exactly():
         decay = min(0.9, (1 + step) / (10 + step)) if step else 0
         expected = decay * expected + (1 - decay) * own
         with averaging.in_place_of(model):
-            torch.testing.assert_close(model.weight.detach(), expected)
+            assert_close(model.weight, expected)
         assert torch.equal(model.weight, own) and (not step or not torch.equal(own, expected))
 
 

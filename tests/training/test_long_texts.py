@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from conftest import CLOSE, build, stack_config
+from conftest import assert_close, build, stack_config
 from program import run, write_json
 from saved_models import save_bert
 
@@ -78,7 +78,7 @@ def assert_means_of_windows(directory: Path) -> None:
         for order in (slice(None), slice(None, None, -1)):
             answers = saved.answers(TEXTS[order], batch_size)
             found = [[answer[label] for label in "abc"] for answer in answers]
-            np.testing.assert_allclose(found, expected[order], **CLOSE)
+            assert_close(found, expected[order])
 
 
 def test_a_classifier_averages_the_logits_of_windows(tmp_path, caplog):
@@ -129,6 +129,6 @@ def test_a_tagger_takes_each_word_from_the_better_window(tmp_path):
                 if distance > best.get(begin + place, (-1, None))[0]:
                     best[begin + place] = (distance, of_word)
         expected = [best[number][1] for number in range(len(words))]
-        np.testing.assert_allclose(own, expected, **CLOSE)
+        assert_close(own, np.stack(expected))
     alone = [saved.answers([words], 1)[0] for words in sentences]
     assert saved.answers(sentences, 5) == alone

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers
 from conftest import assert_close
 from program import (
@@ -220,7 +219,7 @@ def test_a_head_for_a_number(tmp_path, capsys):
     train(command, data, tmp_path / "m", model_name_or_path=start)
     assert "new head" not in capsys.readouterr().err
     old, new = (model_class.from_pretrained(path) for path in (start, tmp_path / "m"))
-    torch.testing.assert_close(new.classifier.weight, old.classifier.weight)
+    assert_close(new.classifier.weight, old.classifier.weight)
     command = f"classify --label_column class {SHORT}"
     train(command, data, tmp_path / "classes", model_name_or_path=start)
     assert "the training starts with a new head" in capsys.readouterr().err

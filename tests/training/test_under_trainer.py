@@ -103,7 +103,7 @@ def test_shift_labels_are_taken_as_they_are():
     model = make_model("causal")
     shifted = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)
     inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
-    torch.testing.assert_close(model(**inputs, shift_labels=shifted).loss, model(**batch).loss)
+    assert_close(model(**inputs, shift_labels=shifted).loss, model(**batch).loss)
 
 
 @pytest.mark.parametrize(
