@@ -2,10 +2,10 @@
 model that llama.cpp cannot run is refused."""
 
 import json
-import urllib.request
 from pathlib import Path
 
 import gguf
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -70,12 +70,9 @@ def embed(server: xllamacpp.Server, text: str) -> np.ndarray:
 
 
 def ids_of(server: xllamacpp.Server, text: str) -> list[int]:
-    body = json.dumps({"content": text, "add_special": True, "parse_special": True}).encode()
-    request = urllib.request.Request(
-        f"{server.listening_address}/tokenize", body, {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as reply:
-        return json.load(reply)["tokens"]
+    request = {"content": text, "add_special": True, "parse_special": True}
+    reply = httpx.post(f"{server.listening_address}/tokenize", json=request, timeout=60)
+    return reply.json()["tokens"]
 
 
 def expected_embedding(model, tokenizer, text: str) -> np.ndarray:
@@ -131,7 +128,8 @@ def test_refusals(case, tokenizer, tmp_path):
 
 
 def test_refused_tokenizers_and_models(tokenizer, tmp_path):
-    model = build(rl.RoFormerLiteModel, stack_config(vocab_size=400, **KINDS["eurobert"]))
+    fields = {"vocab_size": 400, **KINDS["eurobert"]}
+    model = build(rl.RoFormerLiteModel, stack_config(**fields))
     for lines, algorithm, message in (
         (LINES, "bpe", "of the kind BPE"),
         (["한국어 문장"] * 9, "wordpiece", "'ᄀ'.*Korean"),
@@ -142,13 +140,8 @@ def test_refused_tokenizers_and_models(tokenizer, tmp_path):
         )
         with pytest.raises(ConversionError, match=message):
             export_gguf(model, other, tmp_path)
-    causal = build(
-        rl.RoFormerLiteForCausalLM,
-        stack_config(vocab_size=400, is_decoder=True, **KINDS["eurobert"]),
-    )
-    classifier = build(
-        rl.RoFormerLiteForSequenceClassification, stack_config(vocab_size=400, **KINDS["eurobert"])
-    )
+    causal = build(rl.RoFormerLiteForCausalLM, stack_config(is_decoder=True, **fields))
+    classifier = build(rl.RoFormerLiteForSequenceClassification, stack_config(**fields))
     for refused in (causal, classifier):
         with pytest.raises(ConversionError, match=f"{type(refused).__name__}: "):
             export_gguf(refused, tokenizer, tmp_path)
