@@ -66,10 +66,8 @@ def save_model(kind: str, directory: Path) -> Path:
     tokenizer = rl.RoFormerLiteTokenizer.train(TEXTS * 4, vocab_size=300, model_max_length=48)
     config = stack_config(vocab_size=len(tokenizer), **fields)
     if kind == "seq2seq":
-        stacks = seq2seq_config()
-        stacks.encoder.vocab_size = stacks.decoder.vocab_size = len(tokenizer)
-        sides = {"encoder": stacks.encoder, "decoder": stacks.decoder}
-        config = rl.RoFormerLiteSeq2SeqConfig(**sides, tie_word_embeddings=False)
+        config = seq2seq_config(tie_word_embeddings=False)
+        config.encoder.vocab_size = config.decoder.vocab_size = len(tokenizer)
     model = build(model_class, config)
     if kind == "seq2seq":
         model.generation_config.max_length = 12
