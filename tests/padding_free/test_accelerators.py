@@ -74,7 +74,7 @@ def kernels_of_a_layer(name: str, lengths: tuple[int, ...], is_free: bool) -> in
     return numbers[1] - numbers[0]
 
 
-def test_the_pretended_device_counts_waits_and_refuses_other_devices() -> None:
+def test_the_pretended_device_counts_waits_and_refuses_other_devices():
     with pretended_device() as device:
         values = torch.tensor([1.0, 0.0, 2.0, 0.0], device=DEVICE)
         values.masked_fill(values > 0, 1)
@@ -86,7 +86,7 @@ def test_the_pretended_device_counts_waits_and_refuses_other_devices() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_outputs_and_gradients_are_those_of_the_stock_model(name: str) -> None:
+def test_outputs_and_gradients_are_those_of_the_stock_model(name):
     stock, free = paired(make(name))
     batch = make_batch(name, lengths=(7, 24, 1, 7, 12))
     expected = (real_logits(stock, batch), *gradients(stock, batch))
@@ -97,7 +97,7 @@ def test_outputs_and_gradients_are_those_of_the_stock_model(name: str) -> None:
     assert_close(found, expected)
 
 
-def test_a_model_on_an_accelerator_becomes_padding_free() -> None:
+def test_a_model_on_an_accelerator_becomes_padding_free():
     """The rows with which it is tried are on the device, too."""
     stock = make("bert mlm")
     batch = make_batch("bert mlm", lengths=(7, 24, 1))
@@ -109,7 +109,7 @@ def test_a_model_on_an_accelerator_becomes_padding_free() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_kernels_of_a_layer(name: str) -> None:
+def test_kernels_of_a_layer(name):
     stock = kernels_of_a_layer(name, FEW_LENGTHS, is_free=False)
     few = kernels_of_a_layer(name, FEW_LENGTHS, is_free=True)
     many = kernels_of_a_layer(name, MANY_LENGTHS, is_free=True)
@@ -118,7 +118,7 @@ def test_kernels_of_a_layer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert mlm", "bert classes"])
-def test_the_host_seldom_waits_for_the_device(name: str) -> None:
+def test_the_host_seldom_waits_for_the_device(name):
     free = padding_free(make(name))
     with pretended_device() as device:
         free, batch = move(free, make_batch(name, MANY_LENGTHS))

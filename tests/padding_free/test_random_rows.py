@@ -314,7 +314,7 @@ ITEMS = [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) fo
 
 
 @pytest.mark.parametrize("model_type", ITEMS)
-def test_rows_of_every_kind(model_type: str) -> None:
+def test_rows_of_every_kind(model_type):
     """A case of each kind is compared for each class of a type, unless the stock model cannot
     compute it."""
     num_compared = 0
