@@ -15,7 +15,7 @@ from functools import cached_property
 import pytest
 import torch
 from comparisons import paired
-from conftest import Batch
+from conftest import Batch, gradients
 from test_every_type import EXACT, outcome_of, written
 from tiny_models import SIZES, TARGETS, batch_of, classes_of, tiny_model
 from transformers import PreTrainedModel
@@ -243,15 +243,7 @@ def outputs_of(model: PreTrainedModel, case: Case) -> Batch:
         batch["use_cache"] = False
     torch.manual_seed(0)
     if set(TARGETS) & set(batch):
-        model.train().zero_grad()
-        loss = model(**batch).loss
-        loss.backward()
-        outputs["loss in training"] = loss.detach()
-        gradients = [
-            torch.zeros_like(weight) if weight.grad is None else weight.grad
-            for weight in model.parameters()
-        ]
-        outputs["gradients"] = torch.cat([gradient.flatten() for gradient in gradients])
+        outputs["loss in training"], outputs["gradients"] = gradients(model, batch)
     with torch.no_grad():
         found = model.eval()(**batch)
     for name, value in found.items():
