@@ -205,14 +205,13 @@ class Tag(LabelRecipe):
     ) -> dict[str, Any]:
         """Encode some rows. Without `training`, they are encoded in the same way as in prediction:
         a long sentence becomes several consecutive examples."""
-        sentences = [self.units(tokens) for tokens in batch["tokens"]]
+        sentences, tags = self.examples(batch)
         of_units = UnitTokenizer(tokenizer, self.joiner)
         if training:
             inputs, starts = of_units.encode(of_units.with_unknown(sentences), truncation=True)
             numbers = list(range(len(sentences)))
         else:
             inputs, numbers, starts = of_units.windows(sentences)
-        tags = self.truth(batch)
         labels = []
         for number, ids, places in zip(numbers, inputs["input_ids"], starts, strict=True):
             own_labels = [IGNORE_INDEX] * len(ids)
@@ -251,14 +250,10 @@ class Tag(LabelRecipe):
     def choose(
         self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase
     ) -> Metrics:
-        found = [
-            numbers[labels != IGNORE_INDEX]
-            for numbers, labels in zip(prediction.predictions, prediction.label_ids, strict=True)
-        ]
+        is_labelled = np.not_equal(prediction.label_ids, IGNORE_INDEX)
+        left = iter(np.asarray(prediction.predictions)[is_labelled])
         true = self.truth(rows)
-        names = list(self.labels)
-        left = iter(np.concatenate(found))
-        predicted = [[names[number] for number in islice(left, len(own))] for own in true]
+        predicted = [self.named(islice(left, len(own))) for own in true]
         return tagging_metrics(predicted, true, self.scheme)
 
     # Answering.
@@ -289,7 +284,6 @@ class Tag(LabelRecipe):
         Sentences that are too long are read in overlapping windows, and each word has the scores of
         the window in which it is farther from an edge.
         """
-        names = labels_of(saved.model.config)
         sentences = [self.units(words) for words in inputs]
         answers = []
         for words, units, logits in zip(
@@ -306,8 +300,13 @@ class Tag(LabelRecipe):
                 lengths = [len(characters_of(word)) for word in words]
                 scores = scores[list(accumulate(lengths[:-1], initial=0))]
             numbers = best_sequence(scores, transitions)
-            answers.append({"tokens": list(words), "tags": [names[number] for number in numbers]})
+            answers.append({"tokens": list(words), "tags": self.named(numbers)})
         return answers
+
+    def named(self, numbers: Iterable[int]) -> list[str]:
+        """The tags with these numbers."""
+        names = list(self.labels)
+        return [names[number] for number in numbers]
 
     @cached_property
     def legal(self) -> np.ndarray:
@@ -352,18 +351,15 @@ class Tag(LabelRecipe):
             return Join(DEFAULT_SCALE)
         num_sentences = min(MAX_SENTENCES, max(1, MAX_PAIRS // len(self.labels) ** 2))
         rows = rows.select(sample_rows(range(len(rows)), num_sentences))
-        sentences = [self.units(tokens) for tokens in rows["tokens"]]
+        sentences, true = self.examples(rows)
         logits = saved.in_batches(sentences, batch_size, answer=partial(self.encoder_logits, saved))
         of_field = [baseline.scores(units) for units in sentences]
-        names = list(self.labels)
-        true = self.truth(rows)
 
         def losses_of(join: Join) -> np.ndarray:
             errors = []
             for own_logits, own_scores, own_true in zip(logits, of_field, true, strict=True):
                 found = best_sequence(*self.joint(join, own_logits, own_scores, baseline))
-                pairs = zip(found, own_true, strict=True)
-                errors.append(sum(names[number] != tag for number, tag in pairs))
+                errors.append(num_errors(self.named(found), own_true))
             return np.array(errors)
 
         return choose_join(losses_of, SCALES, DEFAULT_SCALE)
@@ -386,16 +382,14 @@ class Tag(LabelRecipe):
         if self.scheme is not None:
             return Measured(metrics, entity_f1(predicted, true, self.scheme))
         lengths = np.array(list(map(len, true)))
-        is_right = np.concatenate(predicted) == np.concatenate(true)
-        hits = np.add.reduceat(is_right, np.cumsum(lengths) - lengths, dtype=int)
-        return Measured(metrics, ratio(hits, lengths))
+        errors = np.array(list(map(num_errors, predicted, true)))
+        return Measured(metrics, ratio(lengths - errors, lengths))
 
     def outcome(self, row: Row, answer: Answer) -> Outcome:
         true = self.unit_tags(row["tokens"], row["tags"])
         predicted = answer["tags"]
         columns = {"tokens": answer["tokens"], "tags": true, "prediction": predicted}
-        severity = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
-        return Outcome(row["origin"], columns, severity, true, predicted)
+        return Outcome(row["origin"], columns, num_errors(predicted, true), true, predicted)
 
     def report(self, outcomes: Sequence[Outcome]) -> dict[str, Metrics]:
         if self.scheme is None:
@@ -404,7 +398,7 @@ class Tag(LabelRecipe):
         predicted = [outcome.predicted for outcome in outcomes]
         return report_of_entities(true, predicted, self.scheme)
 
-    def examples(self, rows: Dataset) -> tuple[list[list[str]], list[list[str]]]:
+    def examples(self, rows: Dataset | dict[str, list]) -> tuple[list[list[str]], list[list[str]]]:
         """The units and the tags of each sentence."""
         return [self.units(tokens) for tokens in rows["tokens"]], self.truth(rows)
 
@@ -418,13 +412,11 @@ class Tag(LabelRecipe):
         # Every tagger has this baseline.
         assert fitted is not None
         field = fitted["test"]
-        names = list(self.labels)
         tagged = {}
         for split, own_rows in rows.items():
             if split != "train":
                 sentences, _ = self.examples(own_rows)
-                numbers = map(field.tag, sentences)
-                tagged[split] = [[names[number] for number in own] for own in numbers]
+                tagged[split] = [self.named(field.tag(words)) for words in sentences]
         return {WordTagger.name: tagged}
 
     # What the card shows.
@@ -452,6 +444,11 @@ def texts_in(row: Row, column: str, option: str) -> list[str]:
     )
     require(are_texts, row, f"column {column!r} must be a list of texts, none empty")
     return value
+
+
+def num_errors(predicted: Sequence[str], true: Sequence[str]) -> int:
+    """The number of wrong tags of a sentence."""
+    return sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
 
 
 def unit_of(options: TagDataArguments, scheme: str | None, rows: Dataset) -> str:
