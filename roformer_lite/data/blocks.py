@@ -143,7 +143,7 @@ class BlockCollator(DataCollatorForLanguageModeling):
 
 
 def batches(
-    model: Any, encoded: Dataset, collator: Any, batch_size: int
+    model: Any, encoded: Any, collator: Any, batch_size: int
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Batches of encoded rows in their order, on the device of the model."""
     for batch in DataLoader(encoded, batch_size=batch_size, collate_fn=collator):

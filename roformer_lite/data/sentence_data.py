@@ -67,8 +67,7 @@ def candidates(rows: Dataset) -> list[dict[str, Any]]:
     queries, documents, right = queries_and_documents(rows)
     negatives: dict[str, list[str]] = {}
     if "negative" in rows.column_names:
-        for row in rows:
-            negatives.setdefault(row["anchor"], []).append(row["negative"])
+        negatives = rows.to_pandas().groupby("anchor")["negative"].agg(list).to_dict()
     samples = []
     for number in sample_rows(range(len(queries)), MAX_QUERIES):
         query = queries[number]

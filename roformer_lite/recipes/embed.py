@@ -59,9 +59,8 @@ class Embed(SentenceRecipe):
 
     def wrapped(self, start: Start) -> Start:
         start = super().wrapped(start)
-        trained: Any = start.trained
         if start.has_own_class:
-            for module in trained:
+            for module in start.trained:
                 mode = getattr(module, "pooling_mode", None)
                 pooling = POOLINGS["sentence-transformers"].get(mode)
                 if pooling is not None:

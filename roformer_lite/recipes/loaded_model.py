@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from ..baseline.files import JoinedBaseline
+from ..data.blocks import batches
 from ..errors import InputError
 
 # An input is a text, a pair of texts, or the words of a sentence.
@@ -88,12 +89,10 @@ class LoadedModel:
         rows = [
             dict(zip(names, values, strict=True)) for values in zip(*encoded.values(), strict=True)
         ]
-        collate = DataCollatorWithPadding(right_sided(self.tokenizer))
-        step = max(batch_size, MIN_ROWS_AT_ONCE)
+        collator = DataCollatorWithPadding(right_sided(self.tokenizer))
         found: list[np.ndarray] = []
-        for start in range(0, len(rows), step):
-            batch: Any = collate(rows[start : start + step])
-            logits = self.model(**batch.to(self.model.device)).logits
+        for batch in batches(self.model, rows, collator, max(batch_size, MIN_ROWS_AT_ONCE)):
+            logits = self.model(**batch).logits
             if logits.isnan().any():
                 raise InputError(
                     "the model returns NaN instead of scores, probably because its training "

@@ -258,10 +258,8 @@ class SentenceRecipe(Recipe):
         rows = self.in_order(rows)
         if self.are_correlations:
             return np.array(rows[SEEN])
-        of_queries: dict[str, bool] = {}
-        for query, is_seen in zip(rows["anchor"], rows[SEEN], strict=True):
-            of_queries[query] = of_queries.get(query, False) or is_seen
-        return np.array(list(of_queries.values()))
+        by_query = rows.to_pandas().groupby("anchor", sort=False)
+        return by_query[SEEN].any().to_numpy()
 
     def baselines(self, rows: DatasetDict, fitted: FittedBaseline | None) -> Predictions:
         cosine = TfidfCosine(list(self.texts(rows["train"])))

@@ -109,10 +109,9 @@ class CrossValidation:
             for name, by_split in recipe.baselines(splits, fitted).items():
                 predicted.setdefault(name, np.zeros(len(rows), dtype=int))
                 predicted[name][held_out] = by_split["test"]
-        found: Baselines = {}
-        for name, of_name in predicted.items():
-            found[name] = {SPLIT: recipe.measured(of_name, rows)}
-        return found
+        return {
+            name: {SPLIT: recipe.measured(of_name, rows)} for name, of_name in predicted.items()
+        }
 
 
 def folds_of(texts: list[str], labels: list[int]) -> np.ndarray | None:

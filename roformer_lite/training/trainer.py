@@ -5,7 +5,6 @@ Everything else, above all the training loop, is transformers' own.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -85,13 +84,12 @@ class RoFormerLiteTrainer(Trainer):
         self.remove_callback(PrinterCallback)
         self.remove_callback(DEFAULT_PROGRESS_CALLBACK)
         self.add_callback(BestCheckpoint())
-        self.averaging: WeightAveraging | None = None
-        if self.options.ema_decay:
-            self.averaging = WeightAveraging(self.options.ema_decay)
+        self.averaging = WeightAveraging(options.ema_decay)
+        if options.ema_decay:
             self.add_callback(self.averaging)
         self.add_callback(TrainingClock())
-        if self.options.early_stopping_patience and self.args.load_best_model_at_end:
-            self.add_callback(EarlyStoppingCallback(self.options.early_stopping_patience))
+        if options.early_stopping_patience and self.args.load_best_model_at_end:
+            self.add_callback(EarlyStoppingCallback(options.early_stopping_patience))
         # The guard comes last because the others may request an evaluation or a checkpoint.
         self.add_callback(DivergenceGuard())
 
@@ -171,17 +169,14 @@ class RoFormerLiteTrainer(Trainer):
         marks a checkpoint as complete."""
         super().save_model(output_dir, _internal_call)
         is_checkpoint = _internal_call and output_dir is not None and self.args.should_save
-        if is_checkpoint and self.averaging is not None:
+        if is_checkpoint and self.options.ema_decay:
             self.averaging.save(Path(output_dir))
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        averaged: AbstractContextManager[None] = nullcontext()
-        if self.averaging is not None:
-            averaged = self.averaging.in_place_of(self.model)
         devices = [self.args.device] if self.args.device.type == "cuda" else []
         # Random choices such as masks are the same in each evaluation, so that checkpoints are
         # comparable, and the random state of the training is not affected.
-        with torch.random.fork_rng(devices), averaged:
+        with torch.random.fork_rng(devices), self.averaging.in_place_of(self.model):
             torch.manual_seed(self.args.seed)
             return super().evaluate(*args, **kwargs)
 
