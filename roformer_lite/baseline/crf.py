@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from .sequences import best_sequence
 IMPOSSIBLE = -1e4
 
 
+@dataclass(frozen=True, eq=False)
 class WordTagger:
     """A conditional random field on words, shapes, affixes and neighbours.
 
@@ -35,12 +36,11 @@ class WordTagger:
     """
 
     name = "CRF"
-    packages: ClassVar[tuple[str, ...]] = ()
+    packages = ()
 
-    def __init__(self, features: dict[str, int], weights: np.ndarray, transitions: np.ndarray):
-        self.features = features
-        self.weights = weights
-        self.transitions = transitions
+    features: dict[str, int]
+    weights: np.ndarray
+    transitions: np.ndarray
 
     @classmethod
     def fit(

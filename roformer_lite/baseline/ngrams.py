@@ -6,7 +6,8 @@ Its packages belong to the extra `train`, so they are imported in functions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -62,6 +63,7 @@ def ngrams_of(kinds: dict[str, dict[str, Any]]) -> FeatureUnion:
     )
 
 
+@dataclass(frozen=True, eq=False)
 class NgramClassifier:
     """A linear support vector machine on n-grams, with one hyperplane for each label. It is hard to
     beat on short texts (Wang & Manning 2012, ACL).
@@ -77,12 +79,11 @@ class NgramClassifier:
     """
 
     name = "linear SVM on n-grams"
-    packages: ClassVar[tuple[str, ...]] = ("sklearn",)
+    packages = ("sklearn",)
 
-    def __init__(self, features: FeatureUnion, coefficients: np.ndarray, intercepts: np.ndarray):
-        self.features = features
-        self.coefficients = coefficients
-        self.intercepts = intercepts
+    features: FeatureUnion
+    coefficients: np.ndarray
+    intercepts: np.ndarray
 
     @classmethod
     def fit(cls, texts: Sequence[str], answers: np.ndarray, num_labels: int) -> NgramClassifier:

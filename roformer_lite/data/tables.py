@@ -4,6 +4,7 @@ the answers to them."""
 import csv
 import json
 import re
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from ..errors import InputError
@@ -16,6 +17,7 @@ _BREAK = re.compile(r"\t|\r\n|\r|\n")
 _QUOTED = re.compile(f"[\r{''.join(DELIMITERS)}]")
 
 
+@dataclass
 class TableWriter:
     """Writes rows that all have the same columns.
 
@@ -28,11 +30,10 @@ class TableWriter:
         delimiter: The character between the columns of a .csv file.
     """
 
-    def __init__(self, stream: TextIO, kind: str, delimiter: str = ","):
-        self.stream = stream
-        self.kind = kind
-        self.delimiter = delimiter
-        self.columns: list[str] = []
+    stream: TextIO
+    kind: str
+    delimiter: str = ","
+    columns: list[str] = field(default_factory=list, init=False)
 
     def write(self, row: dict[str, Any], origin: str = "") -> None:
         """Write a row, and before the first one the header, if the format has one.

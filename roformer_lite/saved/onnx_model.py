@@ -4,6 +4,7 @@ The loop of generation is transformers' `generate`, so that all its options work
 compute its steps.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _NAME_OF_CACHE = "cache" if hasattr(CausalLMOutputWithPast, "cache") else "past_key_values"
 
 
+@dataclass(eq=False)
 class OnnxModel(GenerationMixin):
     """A model that onnxruntime computes, with as many threads as torch would use.
 
@@ -44,15 +46,9 @@ class OnnxModel(GenerationMixin):
     input_modalities = ("text",)
     _is_stateful = False
 
-    def __init__(
-        self,
-        graphs: dict[str, Any],
-        config: PreTrainedConfig,
-        generation_config: GenerationConfig,
-    ):
-        self.graphs = graphs
-        self.config = config
-        self.generation_config = generation_config
+    graphs: dict[str, Any]
+    config: PreTrainedConfig
+    generation_config: GenerationConfig
 
     @classmethod
     def load(cls, directory: str, config: PreTrainedConfig) -> "OnnxModel":

@@ -41,6 +41,7 @@ MAX_TOKENS = 4096
 NUM_PARTS = 8
 
 
+@dataclass(eq=False)
 class LabelBatchSampler(Sampler[list[int]]):
     """Draws batches with the same number of texts for each of up to half as many labels.
 
@@ -49,14 +50,14 @@ class LabelBatchSampler(Sampler[list[int]]):
         num_texts: About this many texts are in a batch, or fewer if there are not as many.
         num_batches: The number of batches in an epoch.
         seed: Determines the batches, together with the epoch.
+        epoch: The number of the epoch.
     """
 
-    def __init__(self, labels: np.ndarray, num_texts: int, num_batches: int, seed: int):
-        self.labels = labels
-        self.num_texts = num_texts
-        self.num_batches = num_batches
-        self.seed = seed
-        self.epoch = 0
+    labels: np.ndarray
+    num_texts: int
+    num_batches: int
+    seed: int
+    epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch. The `Trainer` calls this before each epoch."""
