@@ -13,8 +13,14 @@ from .common import DataArguments, TrainingOptions
 # The shortest text is [CLS], one token and [SEP]. In a pair, another token and [SEP] follow.
 MIN_TEXT_LENGTH = 3
 MIN_PAIR_LENGTH = 5
-# The options of all tasks that limit the number of tokens.
-LENGTH_OPTIONS = ("max_length", "max_source_length", "max_target_length", "block_size")
+# The options of all tasks that limit the number of tokens, with their smallest values. The shortest
+# target consists of one token and [SEP].
+LENGTH_OPTIONS = {
+    "max_length": MIN_TEXT_LENGTH,
+    "max_source_length": MIN_TEXT_LENGTH,
+    "max_target_length": 2,
+    "block_size": 8,
+}
 
 
 @dataclass
@@ -37,6 +43,11 @@ class TaskArguments(DataArguments):
     training_defaults: ClassVar[dict[str, Any]] = {}
     packages: ClassVar[tuple[str, ...]] = ()
     measuring_options: ClassVar[tuple[str, ...]]
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, smallest in LENGTH_OPTIONS.items():
+            check_number(name, getattr(self, name, None), minimum=smallest)
 
     def check_combination(self, training: TrainingOptions) -> None:
         """Reject options of the training that can't be combined with those of the data.
@@ -106,12 +117,6 @@ class Seq2SeqDataArguments(TaskArguments):
     max_target_length: int = 128
     bleu_tokenizer: str = "13a"
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_number("max_source_length", self.max_source_length, minimum=MIN_TEXT_LENGTH)
-        # The shortest target consists of one token and [SEP].
-        check_number("max_target_length", self.max_target_length, minimum=2)
-
 
 @dataclass
 class LanguageModelDataArguments(TaskArguments):
@@ -132,10 +137,6 @@ class LanguageModelDataArguments(TaskArguments):
     text_column: str = "text"
     block_size: int = 256
     line_by_line: bool = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_number("block_size", self.block_size, minimum=8)
 
 
 @dataclass
@@ -196,9 +197,9 @@ class ClassifyDataArguments(LabelArguments):
     label_separator: str | None = None
 
     def __post_init__(self):
+        if self.text_pair_column is not None:
+            check_number("max_length", self.max_length, minimum=MIN_PAIR_LENGTH)
         super().__post_init__()
-        shortest = MIN_TEXT_LENGTH if self.text_pair_column is None else MIN_PAIR_LENGTH
-        check_number("max_length", self.max_length, minimum=shortest)
         if self.label_separator == "":
             raise InputError(
                 "--label_separator is empty; pass the text between two labels, such as a comma, or "
@@ -242,7 +243,6 @@ class TagDataArguments(LabelArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_length", self.max_length, minimum=MIN_TEXT_LENGTH)
         if self.token_column is not None and self.token_column == self.tag_column:
             raise InputError(
                 f"--token_column and --tag_column are both {self.tag_column}; the tags need "
@@ -264,10 +264,6 @@ class SentenceDataArguments(TaskArguments):
     measuring_options: ClassVar[tuple[str, ...]] = ("max_length",)
 
     max_length: int = 128
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_number("max_length", self.max_length, minimum=MIN_TEXT_LENGTH)
 
     def check_combination(self, training: TrainingOptions) -> None:
         super().check_combination(training)
