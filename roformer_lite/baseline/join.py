@@ -3,6 +3,7 @@ choose."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, geometric_mean
 
 import numpy as np
 
@@ -48,6 +49,7 @@ def choose_join(
     for fold in range(num_folds):
         totals = losses[:, fold_of_row != fold].sum(axis=1)
         chosen.append(joins[int(totals.argmin())])
-    mean_weight = np.mean([join.weight for join in chosen])
-    mean_log_scale = np.mean([np.log(join.scale) for join in chosen])
-    return Join(scale=float(np.exp(mean_log_scale)), weight=float(mean_weight))
+    return Join(
+        scale=geometric_mean(join.scale for join in chosen),
+        weight=fmean(join.weight for join in chosen),
+    )

@@ -1,6 +1,7 @@
 """The schemes by which tags mark entities, such as IOB2, and which tags may follow each other."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -14,21 +15,16 @@ STRICT_SCHEMES = ("IOBES", "BILOU")
 def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
     """The scheme by which the tags of sentences mark entities: IOB1, IOB2, IOBES or BILOU. None for
     tags of single tokens, such as parts of speech."""
-    kinds = set()
-    begun_by_b = 0
-    begun_by_i = 0
+    # How many entities begin with each kind of tag; 0 for a kind that is only inside them.
+    begun: Counter[str] = Counter()
     for tags in sentences:
         for before, tag in pairwise(["O", *tags]):
-            found = _ENTITY_TAG.fullmatch(tag)
-            if found is None:
+            if not _ENTITY_TAG.fullmatch(tag):
                 return None
-            kinds.add(tag[0])
-            if before[1:] != tag[1:]:
-                begun_by_b += tag[0] == "B"
-                begun_by_i += tag[0] == "I"
-    kinds.discard("O")
+            begun[tag[0]] += before[1:] != tag[1:]
+    kinds = begun.keys() - {"O"}
     if kinds and kinds <= set("BI"):
-        return "IOB1" if begun_by_i > begun_by_b else "IOB2"
+        return "IOB1" if begun["I"] > begun["B"] else "IOB2"
     # Tags that mark the end of an entity, but no beginning, have none of these schemes.
     return next(
         (name for name in STRICT_SCHEMES if kinds & set("BSU") and kinds <= set(name)), None
