@@ -3,7 +3,7 @@ columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
@@ -25,21 +25,20 @@ MAX_QUERIES = 500
 NUM_CANDIDATES = 30
 
 
-def row_of_kind(row: Row, kinds: Sequence[str], kind: str | None) -> tuple[str, Row]:
+def row_of_kind(row: Row, kind: str | None) -> tuple[str, Row]:
     """The kind of a row, and the row with only the columns of that kind.
 
     Args:
         row: A row of the user's data.
-        kinds: The kinds that the task can learn from.
         kind: The kind of the previous rows; None for the first row.
 
     Raises:
         InputError: if the row lacks the columns of its kind, or those of any kind.
     """
     columns = row["columns"]
-    fitting = [name for name in kinds if set(KINDS[name]) <= set(columns)]
+    fitting = kinds_with(columns)
     if kind is None and not fitting:
-        choices = "; or ".join(", ".join(KINDS[name]) for name in kinds)
+        choices = "; or ".join(map(", ".join, KINDS.values()))
         raise InputError(
             f"{row['origin']}: the columns are {listed(columns)}, but the training data "
             f"need {choices}. If the file has no header line, name its columns with "
@@ -54,7 +53,12 @@ def row_of_kind(row: Row, kinds: Sequence[str], kind: str | None) -> tuple[str, 
 
 def kind_of(rows: Dataset) -> str:
     """The kind of rows that were selected by `row_of_kind`."""
-    return next(kind for kind, columns in KINDS.items() if set(columns) <= set(rows.column_names))
+    return kinds_with(rows.column_names)[0]
+
+
+def kinds_with(columns: Iterable[str]) -> list[str]:
+    """The kinds of rows that have these columns and possibly others, in the order of `KINDS`."""
+    return [kind for kind, needed in KINDS.items() if set(needed) <= set(columns)]
 
 
 def candidates(rows: Dataset) -> list[dict[str, Any]]:

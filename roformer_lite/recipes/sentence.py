@@ -11,29 +11,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerBase
-from transformers.configuration_utils import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.data_files import Row, read_table
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
-from ..data.sentence_data import (
-    KINDS,
-    kind_of,
-    queries_and_documents,
-    row_of_kind,
-)
+from ..data.sentence_data import KINDS, kind_of, queries_and_documents, row_of_kind
 from ..errors import InputError
 from ..measuring.baselines import Predictions, ScoredPairs, TfidfCosine
 from ..measuring.metrics import CORRELATIONS, Metrics, regression_metrics
 from ..measuring.significance import Measured, correlation, mean
 from ..options.tasks import SentenceDataArguments
 from ..saved.sentence_models import make_sentence_model, open_sentence_model
-from .base import (
-    FittedBaseline,
-    Recipe,
-    Start,
-)
+from .base import FittedBaseline, Recipe, Start
 from .loaded_model import LoadedModel
 
 if TYPE_CHECKING:
@@ -43,13 +33,8 @@ if TYPE_CHECKING:
 
 
 class SentenceReader(Reader):
-    """Reads rows with the columns of one of `KINDS`.
+    """Reads rows with the columns of one of `KINDS`."""
 
-    Attributes:
-        kinds: The task can learn from these kinds of rows.
-    """
-
-    kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
     input_columns = ("sentence1", "sentence2", "anchor", "positive")
     target_columns = ("negative",)
 
@@ -59,11 +44,11 @@ class SentenceReader(Reader):
         kind = None
         for path in files:
             for row in read_table(path, self.options.column_names):
-                kind, selected = row_of_kind(row, self.kinds, kind)
+                kind, selected = row_of_kind(row, kind)
                 yield selected
 
     def select_columns(self, row: Row) -> Row:
-        _, selected = row_of_kind(row, self.kinds, None)
+        _, selected = row_of_kind(row, None)
         return selected
 
 
@@ -124,12 +109,11 @@ class SentenceRecipe(Recipe):
     @classmethod
     def of_model(cls, options: Any, config: PreTrainedConfig, settings: dict[str, Any]) -> Self:
         kind = settings.get("kind", "")
-        kinds = cls.reader_class.kinds
         if kind == "texts":
             # Version 0.2 also trained from texts alone, with the vectors of a teacher.
             kind = ""
-        if kind not in ("", *kinds):
-            raise InputError(f"kind must be one of {', '.join(kinds)}, not {kind!r}")
+        if kind not in ("", *KINDS):
+            raise InputError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
         return cls(options, kind=kind)
 
     def settings(self) -> dict[str, Any]:
