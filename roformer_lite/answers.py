@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.configuration_utils import PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from hf_roformer_lite.conversion.checkpoint_files import reason, without_warnings
 from hf_roformer_lite.integrations import RERANKER_FIELDS
@@ -28,12 +28,7 @@ from .recipes import RECIPES
 from .recipes.base import Recipe
 from .recipes.loaded_model import Input, LoadedModel
 from .saved.onnx_model import OnnxModel, is_exported
-from .saved.saved_model import (
-    load_config,
-    max_positions,
-    read_optional_object,
-    require_tokenizer,
-)
+from .saved.saved_model import load_config, max_positions, read_optional_object, require_tokenizer
 
 
 @dataclass(kw_only=True)

@@ -15,10 +15,10 @@ import torch
 from transformers import (
     AutoModelForTokenClassification,
     DataCollatorForTokenClassification,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.losses import IGNORE_INDEX
 
@@ -36,11 +36,7 @@ from ..measuring.report import Outcome, report_of_entities
 from ..measuring.significance import Measured, entity_f1, ratio
 from ..measuring.tag_schemes import STRICT_SCHEMES, legal_transitions, scheme_of
 from ..options.tasks import TagDataArguments
-from .base import (
-    Answer,
-    FittedBaseline,
-    Shown,
-)
+from .base import Answer, FittedBaseline, Shown
 from .labels import LabelReader, LabelRecipe, labels_of
 from .loaded_model import Input, LoadedModel, right_sided
 from .words import CHARACTERS, WORDS, UnitTokenizer, adapt, characters_of

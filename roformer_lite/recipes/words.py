@@ -1,7 +1,5 @@
 """The units of a sentence that get tags, and their tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,8 +7,7 @@ from string import whitespace
 from typing import Any
 
 from tokenizers import Regex, pre_tokenizers
-from transformers import BatchEncoding, PreTrainedTokenizerBase
-from transformers.tokenization_utils_tokenizers import TokenizersBackend
+from transformers import BatchEncoding, PreTrainedTokenizerBase, TokenizersBackend
 
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 

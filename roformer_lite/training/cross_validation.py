@@ -16,7 +16,6 @@ import numpy as np
 from datasets import DatasetDict
 from sklearn.model_selection import PredefinedSplit, StratifiedGroupKFold
 from transformers import TrainingArguments, set_seed
-from transformers.trainer_utils import SaveStrategy
 
 from ..data.duplicates import normal_form
 from ..evaluation import Evaluation
@@ -245,7 +244,7 @@ def _be_quiet(trainer: RoFormerLiteTrainer) -> None:
     """Let the trainer of a fold print no lines and save no checkpoint at its end."""
     trainer.remove_callback(TrainingClock)
     trainer.remove_callback(BestCheckpoint)
-    trainer.args.save_strategy = SaveStrategy.NO
+    trainer.args.save_strategy = "no"
 
 
 def _accuracy(logits: np.ndarray, labels: np.ndarray, rows: Any = slice(None)) -> float:

@@ -7,11 +7,11 @@ from typing import Any
 from datasets import DatasetDict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainingArguments,
 )
-from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig

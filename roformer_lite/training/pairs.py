@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import Sampler
-from transformers import SchedulerType, TrainerState, TrainingArguments
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+from transformers import TrainerState, TrainingArguments
 
 from ..options.common import TrainingOptions
 from .callbacks import seconds_of
@@ -162,12 +161,12 @@ def _arguments(
     own.gradient_accumulation_steps = 1
     own.max_steps = num_steps
     own.warmup_steps = 0.1  # A fraction of all steps.
-    own.lr_scheduler_type = SchedulerType.LINEAR
+    own.lr_scheduler_type = "linear"
     own.lr_scheduler_kwargs = {}
-    own.eval_strategy = IntervalStrategy.NO
+    own.eval_strategy = "no"
     own.load_best_model_at_end = False
-    own.logging_strategy = IntervalStrategy.EPOCH
-    own.save_strategy = SaveStrategy.EPOCH
+    own.logging_strategy = "epoch"
+    own.save_strategy = "epoch"
     own.save_total_limit = 1
     own.report_to = []
     return own
@@ -175,7 +174,7 @@ def _arguments(
 
 def can_learn_from_pairs(trainer: RoFormerLiteTrainer) -> bool:
     """Whether the head of the model reads one vector of each text."""
-    model: Any = trainer.model
+    model = trainer.model
     return output_layer(model) is not None and model.config.classifier_pooling != "late"
 
 
