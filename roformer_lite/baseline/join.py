@@ -48,7 +48,7 @@ def choose_join(
     chosen = []
     for fold in range(num_folds):
         totals = losses[:, fold_of_row != fold].sum(axis=1)
-        chosen.append(joins[int(totals.argmin())])
+        chosen.append(joins[totals.argmin()])
     return Join(
         scale=geometric_mean(join.scale for join in chosen),
         weight=fmean(join.weight for join in chosen),

@@ -2,15 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from ..errors import (
-    TRAINING_PACKAGES,
-    InputError,
-    check_file,
-    check_number,
-    require_packages,
-)
+from ..errors import TRAINING_PACKAGES, InputError, check_file, check_number, require_packages
 from ..options.common import TableArguments, given_options
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser
@@ -58,9 +52,7 @@ class MeasuringArguments:
         tag_column: tag: Column of the tags in .jsonl files.
     """
 
-    group: ClassVar[str] = (
-        "reading and measuring (default for models of `train`: as in their training)"
-    )
+    group = "reading and measuring (default for models of `train`: as in their training)"
 
     source_column: str | None = None
     target_column: str | None = None

@@ -32,7 +32,7 @@ class Reader(ABC):
         options: The options of the task.
     """
 
-    rows_are_independent: ClassVar[bool] = True
+    rows_are_independent = True
     input_columns: ClassVar[tuple[str, ...]] = ("text",)
     target_columns: ClassVar[tuple[str, ...]] = ()
 

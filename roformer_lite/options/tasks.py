@@ -36,7 +36,7 @@ class TaskArguments(DataArguments):
             are saved with the model.
     """
 
-    group: ClassVar[str] = "data and task"
+    group = "data and task"
 
     task: ClassVar[str]
     summary: ClassVar[str]
@@ -261,7 +261,7 @@ class SentenceDataArguments(TaskArguments):
 
     training_defaults = {"per_device_train_batch_size": 64}
     packages = ("sentence_transformers",)
-    measuring_options: ClassVar[tuple[str, ...]] = ("max_length",)
+    measuring_options = ("max_length",)
 
     max_length: int = 128
 

@@ -9,7 +9,7 @@ from typing import Any
 
 def command_words(options: Mapping[str, Any]) -> list[str]:
     """Options by name as words of a command line. None and an empty list stand for the default."""
-    words: list[str] = []
+    words = []
     for name, value in options.items():
         texts = words_of(value)
         if len(texts) == 1 and texts[0].startswith("-"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 NUM_QUERIES_AT_ONCE = 1000
 
 
-@dataclass(frozen=True)
 class Embed(SentenceRecipe):
     """A text gets a vector that is close to the vectors of texts with a similar meaning.
 

@@ -1,7 +1,5 @@
 """A loaded model with its tokenizer, as the tasks use it to predict."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -10,11 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import (
-    BatchEncoding,
-    DataCollatorWithPadding,
-    PreTrainedTokenizerBase,
-)
+from transformers import BatchEncoding, DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from ..baseline.files import JoinedBaseline
 from ..data.blocks import batches
@@ -85,12 +79,10 @@ class LoadedModel:
             batch_size: The number of texts from which the rows were made. So many rows are read at
                 once, or a few more.
         """
-        names = list(encoded)
-        rows = [
-            dict(zip(names, values, strict=True)) for values in zip(*encoded.values(), strict=True)
-        ]
+        rows_of_values = zip(*encoded.values(), strict=True)
+        rows = [dict(zip(encoded, values, strict=True)) for values in rows_of_values]
         collator = DataCollatorWithPadding(right_sided(self.tokenizer))
-        found: list[np.ndarray] = []
+        found = []
         for batch in batches(self.model, rows, collator, max(batch_size, MIN_ROWS_AT_ONCE)):
             logits = self.model(**batch).logits
             if logits.isnan().any():

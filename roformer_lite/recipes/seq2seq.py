@@ -63,7 +63,6 @@ class Seq2SeqReader(Reader):
         }
 
 
-@dataclass(frozen=True)
 class Seq2Seq(AnsweringRecipe):
     """Text in, text out.
 

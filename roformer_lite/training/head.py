@@ -74,8 +74,8 @@ def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) ->
         return run
     if not run.data.fit_head or run.model.config:
         return run
-    is_sentence_encoder = bool(read_optional_object(name, "1_Pooling/config.json"))
-    if not is_sentence_encoder or load_config(name).model_type in AUTO_CLASSES:
+    pooling = read_optional_object(name, "1_Pooling/config.json")
+    if not pooling or load_config(name).model_type in AUTO_CLASSES:
         return run
     # This import takes long because it loads the converters of all architectures.
     from hf_roformer_lite.conversion import ConversionError, convert_checkpoint, sentence_pooling
@@ -176,8 +176,8 @@ def _labelled_states(trainer: Trainer, layer: nn.Linear) -> tuple[torch.Tensor, 
     model: Any = trainer.model
     train: Any = trainer.train_dataset
     order = np.random.default_rng(trainer.args.seed).permutation(len(train))
-    states: list[torch.Tensor] = []
-    labels: list[torch.Tensor] = []
+    states = []
+    labels = []
     # A hook would get padded states, so that padding would have to be computed.
     vars(layer)["forward"] = nn.Identity()
     # The Trainer turns dropout on again.

@@ -41,7 +41,7 @@ def train_seeds(run: Run) -> dict[str, Any]:
             "without the launcher"
         )
     directory = TrainingDirectory(run)
-    found: dict[int, dict[str, Any]] = {}
+    found = {}
     with directory.held():
         for number, seed in enumerate(seeds, 1):
             path = _folder(run, seed) / RESULTS_FILE
