@@ -52,7 +52,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
         model = load_model(source)
     # Every runtime supports this precision.
     padding_free(model.float(), enabled=not options.padded)
-    place = out / options.format if options.format in FOLDER_FORMATS else out
+    subfolder = options.format if options.format in FOLDER_FORMATS else ""
     with (
         complete_directory(out) as directory,
         # Exporters raise errors of many types for operations that they do not know.
@@ -60,7 +60,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
         # The exporter of torch prints its progress.
         redirect_stdout(io.StringIO()),
     ):
-        folder = directory / place.relative_to(out)
+        folder = directory / subfolder
         folder.mkdir(exist_ok=True)
         written = _write(model, tokenizer, folder, options)
         tokenizer.save_pretrained(directory)
@@ -70,7 +70,7 @@ def main(options: ExportArguments, source: str, out: Path) -> None:
             if model.can_generate():
                 model.generation_config.save_pretrained(directory)
             copy_answer_files(source, directory)
-    print(f"{type(model).__name__} as {options.format}, {written}: {place}")
+    print(f"{type(model).__name__} as {options.format}, {written}: {out / subfolder}")
     if options.format == "onnx" and "Normalize" in sentence_modules(source):
         print("The vectors of the graph are not normalised; divide each by its length.")
 

@@ -4,14 +4,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ..data.data_files import OTHER_TABLES, TABLE_FORMATS, file_format
-from ..errors import (
-    InputError,
-    check_file,
-    check_number,
-)
+from ..errors import InputError, check_file, check_number
 from ..options.common import MAX_SEED, TableArguments, given_options, refuse_ignored
 from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser
@@ -34,7 +30,7 @@ class ReadingArguments(TableArguments, DeviceArguments):
         batch_size: Texts in a batch.
     """
 
-    group: ClassVar[str] = "reading and writing"
+    group = "reading and writing"
 
     input_file: str | None = None
     output_file: str | None = None
@@ -48,10 +44,9 @@ class ReadingArguments(TableArguments, DeviceArguments):
         if self.input_file is not None:
             check_file("input_file", self.input_file, may_be_pipe=True)
         if self.output_file is not None:
-            places = {
-                os.path.realpath(path) for path in (self.input_file or "<stdin>", self.output_file)
-            }
-            if len(places) == 1 or self.output_file.endswith(".gz"):
+            source = os.path.realpath(self.input_file or "<stdin>")
+            is_input = os.path.realpath(self.output_file) == source
+            if is_input or self.output_file.endswith(".gz"):
                 raise InputError(
                     f"--output_file {self.output_file} is the input or a .gz file; pass another "
                     "name, and compress the file later"
@@ -106,7 +101,7 @@ class AnsweringArguments:
         seed: causal: seed of the sampling. Default: 42
     """
 
-    group: ClassVar[str] = "answers"
+    group = "answers"
 
     top_k: int | None = None
     threshold: float | None = None

@@ -64,8 +64,8 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
     model.eval()
     sample = sample_inputs(model)
     if not model.can_generate():
-        inputs: dict[str, Any] = {**sample, "use_cache": False}
-        return exporter.export(model, inputs, config)
+        sample["use_cache"] = False
+        return exporter.export(model, sample, config)
     if (
         format == "torch"
         and "sliding_attention" in model.config.get_text_config(decoder=True).layer_types

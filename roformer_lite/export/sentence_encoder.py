@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -75,8 +76,8 @@ class SentenceEncoder(RoFormerLitePreTrainedModel):
     """
 
     def __init__(self, model: PreTrainedModel):
-        stack = model.base_model
-        if not isinstance(stack, RoFormerLiteModel) or stack.config.is_decoder:
+        stack: Any = model.base_model
+        if not is_bare_encoder(stack):
             raise InputError(
                 f"{type(model).__name__} is not an encoder, and only encoders compute embeddings"
             )
