@@ -15,13 +15,12 @@ from transformers import BartConfig, MarianConfig, MBartConfig, PreTrainedConfig
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
 from .converter import CLASSIC_FIELDS, SourceConfig, Tensors
-from .hugging_face import Head, HuggingFaceConverter
+from .hugging_face import WORDS, Head, HuggingFaceConverter
 from .weight_map import ONE_ROW, Operation, WeightMap, WeightRule, drop_rows, in_layers, projections
 
 SIDES = ("encoder", "decoder")
 LOGITS_BIAS = "final_logits_bias"
 POSITIONS = "embed_positions.weight"
-WORDS = "embeddings.word_embeddings.weight"
 # Our fields of a stack, and the names of their fields, which apply to both stacks.
 FIELDS_OF_BOTH_STACKS = {
     "hidden_size": "d_model",
@@ -155,19 +154,25 @@ class PairConverter(HuggingFaceConverter):
             positions = self.position_rule(getattr(our_config, side), source_config)
             table += [rule.prefixed(f"{side}.", f"{side}.") for rule in (*STACK, positions)]
             unread += [f"{side}.{POSITIONS}", f"{side}.version"]
-        their_tables = [f"{side}.embed_tokens.weight" for side in SIDES]
+        their_words = [f"{side}.embed_tokens.weight" for side in SIDES]
+        output_table = their_words[-1]
+        copies = {}
         if our_config.tie_word_embeddings and our_config.share_embeddings:
-            table.append(WeightRule("shared.weight", f"decoder.{WORDS}"))
-            unread += their_tables
+            output_table = "shared.weight"
+            table.append(WeightRule(output_table, f"decoder.{WORDS}"))
+            copies = {theirs + name: theirs + output_table for name in their_words}
         else:
-            for side, their_table in zip(SIDES, their_tables, strict=True):
+            for side, their_table in zip(SIDES, their_words, strict=True):
                 table.append(WeightRule(their_table, f"{side}.{WORDS}"))
             unread.append("shared.weight")
         table = [rule.prefixed(theirs, ours) for rule in table]
-        if not our_config.tie_word_embeddings:
+        if our_config.tie_word_embeddings:
+            copies["lm_head.weight"] = theirs + output_table
+        else:
             table.append(WeightRule("lm_head.weight", "lm_head.weight"))
         table.append(WeightRule(LOGITS_BIAS, "lm_head.bias", ONE_ROW))
-        return WeightMap(table, (*(theirs + name for name in unread), "lm_head.weight"))
+        ignored = (*(theirs + name for name in unread), "lm_head.weight")
+        return WeightMap(table, ignored, copies=copies)
 
     def computed_tensors(self, model: PreTrainedModel, theirs: Any) -> Tensors:
         has_third_table = getattr(theirs, "share_encoder_decoder_embeddings", True)

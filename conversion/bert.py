@@ -30,7 +30,7 @@ from transformers import (
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
 
 from .converter import SourceConfig
-from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
+from .hugging_face import COMMON_FIELDS, SIZES, WORDS, Head, HuggingFaceConverter, same_names
 from .weight_map import (
     REPEAT,
     SUM_OF_ROWS,
@@ -47,7 +47,6 @@ from .weight_map import (
 )
 
 LAYER = "encoder.layer.{i}."
-WORDS = "embeddings.word_embeddings.weight"
 SEGMENTS = "embeddings.token_type_embeddings.weight"
 POSITIONS = "embeddings.position_embeddings.weight"
 EMBEDDINGS = renamed(

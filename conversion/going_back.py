@@ -23,10 +23,9 @@ from transformers.initialization import no_init_weights
 from hf_roformer_lite import RoFormerLiteConfig
 
 from .checkpoint_files import without_warnings
-from .hugging_face import OUR_PREFIX, HuggingFaceConverter
+from .hugging_face import OUR_PREFIX, WORDS, HuggingFaceConverter
 from .weight_map import ConversionError
 
-TABLE = "embeddings.word_embeddings.weight"
 # If we lack a tensor for one of these fields, theirs is filled with zeros and has no effect.
 BRIDGED_BY_ZEROS = {
     "attention_bias",
@@ -123,7 +122,7 @@ def _scale_tables(weights: dict[str, torch.Tensor], config: PreTrainedConfig) ->
         if not stack.scale_embeddings:
             continue
         for name, tensor in weights.items():
-            if name.endswith(prefix + TABLE):
+            if name.endswith(prefix + WORDS):
                 weights[name] = tensor * math.sqrt(stack.embedding_size)
 
 

@@ -6,7 +6,7 @@ of ours that are the same in all its checkpoints, and the names of the tensors o
 The same data is used to export a RoFormerLite model to the family (`going_back.py`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from .poolings import POOLINGS
 from .weight_map import DUPLICATES, ConversionError, Rules, WeightMap, WeightRule, constant
 
 OUR_PREFIX = "RoFormerLite"
+WORDS = "embeddings.word_embeddings.weight"
 # This entry of rope_parameters has no effect.
 WHOLE_HEAD = ("partial_rotary_factor", 1.0)
 
@@ -92,8 +93,8 @@ class HuggingFaceConverter(Converter):
         ignored: The names of the stack's tensors that our model does not need unless a rule reads
             them.
         unread_heads: Tensors of other heads, which checkpoints of one head may still contain.
-        output_matrix: Their output matrix of a language model; with tied weights, this copy is not
-            read.
+        output_matrix: Their output matrix of a language model; with tied weights, a copy of the
+            table of words.
         output_bias: The bias of this layer, which they also store under the name of the matrix;
             None if the rules of the head include it.
         has_pooler: Whether their bare stack has BERT's pooler; None if it never has one.
@@ -146,6 +147,15 @@ class HuggingFaceConverter(Converter):
             return (matrix,)
         copies = (_bias_of(self.output_matrix), self.output_bias)
         return (matrix, WeightRule(copies, "lm_head.bias", DUPLICATES))
+
+    def output_copies(self, table: Sequence[WeightRule]) -> dict[str, str]:
+        """Their output matrix and its bias, with the names of the tensors in `table` to which they
+        are tied."""
+        words = next(rule.theirs[0] for rule in table if rule.ours[0].endswith(WORDS))
+        copies = {self.output_matrix: words}
+        if self.output_bias is not None:
+            copies[_bias_of(self.output_matrix)] = self.output_bias
+        return copies
 
     def our_config(self, source_config: SourceConfig) -> PreTrainedConfig:
         theirs = self.config_class.from_dict(dict(source_config))
@@ -263,16 +273,16 @@ class HuggingFaceConverter(Converter):
         ]
         ignored = [*(theirs + name for name in self.ignored), *self.unread_heads]
         table += self.head_rules(head, our_config)
+        copies = {}
         if self.our_model_class(source_config).__name__.endswith("LM"):
+            if our_config.tie_word_embeddings:
+                copies = self.output_copies(table)
             table += self.output_rules(our_config)
-            ignored.append(self.output_matrix)
-            if self.output_bias is not None:
-                ignored.append(_bias_of(self.output_matrix))
         if any(rule.ours == "classifier.out_proj.weight" for rule in table):
             # Their matrix has no bias; ours gets zeros.
             zeros = constant(0.0, our_config.num_labels)
             table.append(WeightRule((), "classifier.out_proj.bias", zeros))
-        return WeightMap(table, ignored)
+        return WeightMap(table, ignored, copies=copies)
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         head, _ = self.head(source_config)

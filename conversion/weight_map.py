@@ -219,13 +219,21 @@ def projections(
 
 @dataclass
 class WeightMap:
-    """The complete table of a source: its rules, the names of their tensors that the model does not
-    need (tables that are computed here, copies of tied weights, other heads), and the number of
-    heads, for `{h}`."""
+    """The complete table of a source.
+
+    Args:
+        rules: Its rules.
+        ignored: The names of their tensors that the model does not need: tables that are computed
+            here, and other heads.
+        num_heads: The number of heads, for `{h}`.
+        copies: The names of their tensors that a checkpoint may hold although they are tied to
+            others, and the names of these others.
+    """
 
     rules: Sequence[WeightRule]
     ignored: Sequence[str] = ()
     num_heads: int = 0
+    copies: Mapping[str, str] = field(default_factory=dict)
 
     def resolve(self, our_names: Iterable[str]) -> list[WeightRule]:
         """The rules for a model whose tensors have the names `our_names`, each of which is made
@@ -264,11 +272,12 @@ class WeightMap:
         read once.
 
         Raises:
-            ConversionError: for names that are missing or unknown, before any tensor is read, and
-                for a tensor whose shape does not fit the config.
+            ConversionError: for names that are missing or unknown, before any tensor is read, for
+                tied tensors that differ, and for a tensor whose shape does not fit the config.
         """
         resolved = self.resolve(our_shapes)
         self._check_names(state_dict, resolved)
+        self._check_copies(state_dict)
         # Constants come last, in the dtype of all other tensors.
         resolved.sort(key=lambda rule: not rule.theirs)
         dtypes = set()
@@ -305,6 +314,15 @@ class WeightMap:
                 "match?"
             )
 
+    def _check_copies(self, state_dict: Mapping[str, torch.Tensor]) -> None:
+        """Reject a checkpoint whose tied tensors differ: transformers does not tie these."""
+        for copy, original in self.copies.items():
+            if copy in state_dict and not torch.equal(state_dict[copy], state_dict[original]):
+                raise ConversionError(
+                    f"{copy} differs from {original}, but with tie_word_embeddings=True they are "
+                    f"the same; set it to false in config.json, or remove {copy} from the file"
+                )
+
     def to_theirs(self, state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Their names and tensors, made from ours."""
         theirs = {}
@@ -317,7 +335,9 @@ class WeightMap:
 
     def ignores(self, name: str) -> bool:
         """Whether the model does not need their tensor `name`."""
-        return any(_pattern(ignored).fullmatch(name) for ignored in self.ignored)
+        return name in self.copies or any(
+            _pattern(ignored).fullmatch(name) for ignored in self.ignored
+        )
 
 
 @dataclass(frozen=True)
