@@ -88,7 +88,7 @@ class PairConverter(HuggingFaceConverter):
     unused_positions: ClassVar[int] = 2
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
-        theirs = self.config_class.from_dict(dict(source_config))
+        theirs = self.read_config(source_config)
         encoder_fields = self.stack_fields(theirs, "encoder")
         decoder_fields = self.stack_fields(theirs, "decoder")
         decoder_fields["lm_head_bias"] = source_config.get("stored_logits_bias", True)

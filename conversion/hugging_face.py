@@ -157,8 +157,16 @@ class HuggingFaceConverter(Converter):
             copies[_bias_of(self.output_matrix)] = self.output_bias
         return copies
 
-    def our_config(self, source_config: SourceConfig) -> PreTrainedConfig:
+    def read_config(self, source_config: SourceConfig) -> PreTrainedConfig:
+        """Their config as their model reads it."""
         theirs = self.config_class.from_dict(dict(source_config))
+        if getattr(theirs, "rope_parameters", None):
+            # The model takes over a length from outside these parameters only when it is made.
+            theirs.standardize_rope_params()
+        return theirs
+
+    def our_config(self, source_config: SourceConfig) -> PreTrainedConfig:
+        theirs = self.read_config(source_config)
         name, head = self.head(source_config)
         fields = {**CLASSIC_FIELDS, **self.constants}
         fields |= {ours: getattr(theirs, name) for ours, name in self.fields.items()}
