@@ -15,7 +15,7 @@ from transformers import BartConfig, MarianConfig, MBartConfig, PreTrainedConfig
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
 from .converter import CLASSIC_FIELDS, SourceConfig, Tensors
-from .hugging_face import WORDS, Head, HuggingFaceConverter
+from .hugging_face import WORDS, Head, HuggingFaceConverter, refuse_lookahead
 from .weight_map import ONE_ROW, Operation, WeightMap, WeightRule, drop_rows, in_layers, projections
 
 SIDES = ("encoder", "decoder")
@@ -89,6 +89,7 @@ class PairConverter(HuggingFaceConverter):
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
         theirs = self.read_config(source_config)
+        refuse_lookahead(theirs)
         encoder_fields = self.stack_fields(theirs, "encoder")
         decoder_fields = self.stack_fields(theirs, "decoder")
         decoder_fields["lm_head_bias"] = source_config.get("stored_logits_bias", True)

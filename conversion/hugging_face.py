@@ -181,6 +181,8 @@ class HuggingFaceConverter(Converter):
         if name == "Model" and self.has_pooler is not None:
             fields["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
         ours = RoFormerLiteConfig(**fields)
+        if ours.is_decoder:
+            refuse_lookahead(theirs)
         sets = ours.rope_parameters_of_layers().values()
         shares = {parameters.get("partial_rotary_factor", 1.0) for parameters in sets}
         if not self.rotates_parts and shares != {1.0}:
@@ -305,6 +307,15 @@ class HuggingFaceConverter(Converter):
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
         masks = {name: value.long() for name, value in inputs.items() if value.dtype == torch.bool}
         return reference(**inputs | masks)
+
+
+def refuse_lookahead(theirs: PreTrainedConfig) -> None:
+    """Reject the config of a decoder whose tokens attend to later ones."""
+    if not getattr(theirs, "is_causal", True):
+        raise ConversionError(
+            f"is_causal={theirs.is_causal}: their decoder then attends to later tokens, but "
+            "RoFormerLite's never does"
+        )
 
 
 def _bias_of(matrix: str) -> str:
