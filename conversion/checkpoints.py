@@ -40,7 +40,7 @@ from .checkpoint_files import (
 )
 from .converter import Converter
 from .poolings import POOLINGS
-from .registry import export, family_of, find_converter, fitting_family
+from .registry import export, family_of, find_converter, fitting_families
 
 STOCK_TOKENIZERS = {
     "RoFormerLiteTokenizer": "PreTrainedTokenizerFast",
@@ -202,30 +202,80 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
     family that fits) to the directory `out`, and return the name of the source.
 
     Raises:
-        ConversionError: if the source has no equivalent of the model, or if `out` exists and is not
-            empty.
+        ConversionError: if the source has no equivalent of the model, if the tokenizer would find
+            other tokens, or if `out` exists and is not empty.
     """
     with whole_directory(out) as unfinished:
         model = load_model(path)
-        # Only what no family can express raises an error here; `naming` adds the directory.
-        with naming(path):
-            if name == "auto":
-                name = fitting_family(model)
-            state_dict, config = export(name, model)
-        fields = model.config.to_dict()
-        config |= {field: fields[field] for field in RERANKER_FIELDS & fields.keys()}
+        _export_tokenizer(local_directory(path), unfinished)
+        name, state_dict = _export_model(name, model, path, unfinished)
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
-        (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        directory = local_directory(path)
-        templates = [path for pattern in CHAT_TEMPLATES for path in directory.glob(pattern)]
-        names = [str(path.relative_to(directory)) for path in templates]
-        _copy_files(directory, (*TOKENIZER_FILES, *OTHER_TOKENIZER_FILES, *names), unfinished)
         if model.can_generate():
             model.generation_config.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
-        _name_stock_tokenizer(directory, unfinished)
-        _drop_lengths_of_file(unfinished / "tokenizer.json")
     return name
+
+
+def _export_model(
+    name: str, model: PreTrainedModel, path: str | Path, out: Path
+) -> tuple[str, dict[str, torch.Tensor]]:
+    """Write the config of a family to `out`, which has the files of the tokenizer, and return the
+    name of the family and its tensors. `auto` is the best family with which AutoTokenizer finds
+    the same tokens as in `path`."""
+    names = [name]
+    fields = model.config.to_dict()
+    # Only what no family can express raises an error here; `naming` adds the directory.
+    with naming(path):
+        if name == "auto":
+            names = fitting_families(model)
+    for family in names:
+        with naming(path):
+            state_dict, config = export(family, model)
+        config |= {field: fields[field] for field in RERANKER_FIELDS & fields.keys()}
+        (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        if _keeps_tokenizer(local_directory(path), out):
+            return family, state_dict
+    raise ConversionError(
+        f"{path}: as {', '.join(names)}, this model cannot keep its tokenizer: AutoTokenizer "
+        "always opens another class, which finds other tokens; export it to another family"
+    )
+
+
+def _keeps_tokenizer(directory: Path, out: Path) -> bool:
+    """Whether AutoTokenizer opens tokenizers that find the same tokens in both directories, if
+    there is one. For some types of models, it opens the class of the type whatever the files say.
+    """
+    if not has_tokenizer(directory):
+        return True
+    with naming(directory):
+        ours = open_tokenizer(directory)
+    try:
+        with naming(out):
+            theirs = open_tokenizer(out)
+    except ConversionError:
+        return False
+    our_class = type(ours).__name__
+    if type(theirs).__name__ == STOCK_TOKENIZERS.get(our_class, our_class):
+        return True
+    if isinstance(ours, hf_roformer_lite.RoFormerLiteJiebaTokenizer):
+        # Jieba is not a part of the steps in the file.
+        return False
+    return ours.is_fast and theirs.is_fast and _steps(ours) == _steps(theirs)
+
+
+def _steps(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    """What a fast tokenizer does to find the tokens of a text."""
+    pipeline = json.loads(tokenizer.backend_tokenizer.to_str())
+    return [pipeline[step] for step in ("normalizer", "pre_tokenizer", "model")]
+
+
+def _export_tokenizer(directory: Path, out: Path) -> None:
+    """Copy the files of a tokenizer in the form that opens without this package."""
+    templates = [path for pattern in CHAT_TEMPLATES for path in directory.glob(pattern)]
+    names = [str(path.relative_to(directory)) for path in templates]
+    _copy_files(directory, (*TOKENIZER_FILES, *OTHER_TOKENIZER_FILES, *names), out)
+    _name_stock_tokenizer(directory, out)
+    _drop_lengths_of_file(out / "tokenizer.json")
 
 
 def _copy_files(directory: Path, files: Iterable[str], out: Path) -> None:

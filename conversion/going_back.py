@@ -128,11 +128,12 @@ def _scale_tables(weights: dict[str, torch.Tensor], config: PreTrainedConfig) ->
 
 def fitting(
     converters: Iterable[HuggingFaceConverter], model: PreTrainedModel
-) -> HuggingFaceConverter:
-    """The converter of the family that has an equivalent of `model` and needs the fewest additions.
+) -> list[HuggingFaceConverter]:
+    """The converters of the families that have an equivalent of `model`. The one that needs the
+    fewest additions comes first.
 
     Raises:
-        ConversionError: if there is none, naming the nearest family and the fields in the way.
+        ConversionError: if there are none, naming the nearest family and the fields in the way.
     """
     routes = []
     # A family may warn about ids outside its vocabulary.
@@ -143,12 +144,13 @@ def fitting(
                 routes.append(find_route(converter, model))
     if not routes:
         raise ConversionError(f"no family has an equivalent of {type(model).__name__}")
-    best = min(routes, key=_distance)
+    routes.sort(key=_distance)
+    best = routes[0]
     if best.faults:
         faults = ", ".join(best.faults)
         nearest = f"the nearest is {best.converter.name}, which has no equivalent of {faults}"
         raise ConversionError(f"no family has an equivalent of this model; {nearest}")
-    return best.converter
+    return [route.converter for route in routes if not route.faults]
 
 
 def _distance(route: Route) -> tuple[bool, int, int]:

@@ -88,7 +88,7 @@ def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], 
             supported. For `auto` the message names the nearest family and the fields in the way.
     """
     if name == "auto":
-        name = fitting_family(model)
+        name = fitting_families(model)[0]
     converter = find_converter(name)
     if not isinstance(converter, HuggingFaceConverter):
         known = ", ".join(family.name for family in families())
@@ -121,7 +121,8 @@ def family_of(source_config: SourceConfig) -> str:
     )
 
 
-def fitting_family(model: PreTrainedModel) -> str:
-    """The family of transformers that `fitting` chooses for a RoFormerLite model."""
+def fitting_families(model: PreTrainedModel) -> list[str]:
+    """The families of transformers that have an equivalent of a RoFormerLite model, the best one
+    first."""
     candidates = [converter for converter in families() if converter.in_transformers]
-    return fitting(candidates, model).name
+    return [converter.name for converter in fitting(candidates, model)]

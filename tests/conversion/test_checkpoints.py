@@ -191,6 +191,37 @@ def test_tokenizers_are_converted_too(roformer, tmp_path):
     assert stock.chat_template == trained.chat_template
 
 
+def train_tokenizer(text):
+    return rl.RoFormerLiteTokenizer.train([text] * 20, vocab_size=300)
+
+
+@pytest.mark.parametrize(
+    ("family", "number", "make_tokenizer", "text", "other_family"),
+    [
+        # AutoTokenizer always opens Qwen2's tokenizer for Qwen2 ...
+        ("qwen2", 1, train_tokenizer, "cafe\u0301 12345", "llama"),
+        ("qwen2", 1, lambda text: rl.RoFormerLiteJiebaTokenizer(VOCABULARY), CHINESE, "llama"),
+        # ... and what tokenizer.json says, without Jieba, for ModernBERT.
+        ("modernbert", 0, lambda text: rl.RoFormerLiteJiebaTokenizer(VOCABULARY), CHINESE, None),
+    ],
+)
+def test_a_family_that_replaces_the_tokenizer(
+    family, number, make_tokenizer, text, other_family, tmp_path
+):
+    model = convert(family, None, {**CASES[family][number], "vocab_size": 300})
+    model.save_pretrained(tmp_path / "ours")
+    tokenizer = make_tokenizer(text)
+    tokenizer.save_pretrained(tmp_path / "ours")
+    with pytest.raises(ConversionError, match=f"as {family}, .* finds other tokens"):
+        export_checkpoint(family, tmp_path / "ours", tmp_path / "theirs")
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+    if other_family is None:
+        return
+    assert export_checkpoint("auto", tmp_path / "ours", tmp_path / "theirs") == other_family
+    stock = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    assert stock(text).input_ids == tokenizer(text).input_ids
+
+
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
 def test_a_roformer_keeps_the_tokenizer_that_it_declares(file, roformer, tmp_path):
     """Models of characters declare the tokenizer of BERT, which does not read words."""
