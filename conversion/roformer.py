@@ -12,7 +12,7 @@ after the conversion; a model whose gains have been trained cannot be exported.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -91,7 +91,11 @@ def _classifier_fields(theirs: RoFormerConfig) -> dict[str, Any]:
 
 
 class RoFormer(BertFamilyConverter):
-    """Config: the fields of RoFormerConfig, with `architectures` for the head."""
+    """Config: the fields of RoFormerConfig, with `architectures` for the head.
+
+    Attributes:
+        own_tokenizer: The class that opens a tokenizer for which the files name no other class.
+    """
 
     name = "roformer"
     prefix = "roformer"
@@ -105,6 +109,7 @@ class RoFormer(BertFamilyConverter):
         WeightRule("embeddings_project.*", "embeddings.projection.*"),
     )
     ignored = ("encoder.embed_positions.weight",)
+    own_tokenizer: ClassVar[type] = RoFormerLiteJiebaTokenizer
     heads = {
         "Model": Head(),
         "ForMaskedLM": LANGUAGE_MODEL,
@@ -131,7 +136,7 @@ class RoFormer(BertFamilyConverter):
 
     def tokenizer_class(self, declared: str | None) -> type:
         if declared is None or declared.startswith("RoFormer"):
-            return RoFormerLiteJiebaTokenizer
+            return self.own_tokenizer
         # Character-based models declare BERT's tokenizer.
         return super().tokenizer_class(declared)
 
@@ -188,6 +193,7 @@ class RoFormerV2(RoFormer):
     output_bias = None
     # Otherwise a language model of the first version would silently lose its transform.
     unread_heads = ()
+    own_tokenizer = BertTokenizerFast
 
     def reads(self, source_config: SourceConfig) -> bool:
         return is_second_version(source_config)
@@ -196,9 +202,6 @@ class RoFormerV2(RoFormer):
         self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]
     ) -> dict[str, Any]:
         return dict(source_config)
-
-    def tokenizer_class(self, declared: str | None) -> type:
-        return BertTokenizerFast
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
         norm_type = source_config.get("norm_type", "rms_norm")

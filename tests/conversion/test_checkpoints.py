@@ -235,6 +235,18 @@ def test_a_roformer_keeps_the_tokenizer_that_it_declares(file, roformer, tmp_pat
     assert tokenizer.convert_ids_to_tokens(expected)[1:3] == ["今", "天"]
 
 
+def test_a_roformer_v2_keeps_the_tokenizer_that_it_declares(tmp_path):
+    config = {**CASES["roformer_v2"][0], "model_type": "roformer", "vocab_size": 300}
+    _, weights = source_weights("roformer_v2", config)
+    source = write_checkpoint(tmp_path / "source", config, weights)
+    trained = rl.RoFormerLiteTokenizer.train(["a few words of text"] * 5, vocab_size=300)
+    trained.save_pretrained(source)
+    change_fields(source / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    convert_checkpoint("auto", source, tmp_path / "ours")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert tokenizer("a few words").input_ids == trained("a few words").input_ids
+
+
 def test_sentence_transformers_directory(tmp_path):
     """Pooling, normalisation and prompts go along, there and back."""
     from sentence_transformers import SentenceTransformer
