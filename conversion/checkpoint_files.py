@@ -42,11 +42,12 @@ TOKENIZER_FILES = (
     "target.spm",
 )
 # Files that a tokenizer reads together with others, or only if further packages are installed.
-OTHER_TOKENIZER_FILES = ("tokenizer.model", "target_vocab.json")
+BPE_CODES = "bpe.codes"
+OTHER_TOKENIZER_FILES = ("tokenizer.model", "target_vocab.json", BPE_CODES)
 # The default chat template, and those with other names.
 CHAT_TEMPLATES = ("chat_template.jinja", "additional_chat_templates/*.jinja")
 # All files of a repository that may be needed besides the weights.
-SMALL_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja")
+SMALL_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", BPE_CODES)
 # The names under which transformers also saves the padding and truncation of tokenizer.json.
 LENGTH_ARGUMENTS = ("max_length", "pad_to_multiple_of", "stride", "truncation_strategy")
 MAX_LISTED_TENSORS = 4

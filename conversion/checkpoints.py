@@ -19,6 +19,7 @@ from hf_roformer_lite.model.hub import AUTO_CLASSES
 from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
 
 from .checkpoint_files import (
+    BPE_CODES,
     CHAT_TEMPLATES,
     OTHER_TOKENIZER_FILES,
     TOKENIZER_CONFIG,
@@ -121,6 +122,8 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
         copy_sentence_modules(path, unfinished)
         if tokenizer is not None:
             tokenizer.save_pretrained(unfinished)
+            # BERTweet's class writes this file without its last column, and then misreads it.
+            _copy_files(local_directory(path), [BPE_CODES], unfinished)
     return model
 
 

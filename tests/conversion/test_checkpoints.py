@@ -247,6 +247,22 @@ def test_a_roformer_v2_keeps_the_tokenizer_that_it_declares(tmp_path):
     assert tokenizer("a few words").input_ids == trained("a few words").input_ids
 
 
+@pytest.mark.parametrize("tokenizer_class", ["BertweetTokenizer", "PhobertTokenizer"])
+def test_codes_of_pairs_are_copied(tokenizer_class, tmp_path):
+    config = {**CASES["roberta"][0], "model_type": "roberta"}
+    _, weights = source_weights("roberta", config)
+    source = write_checkpoint(tmp_path / "source", config, weights)
+    (source / "vocab.txt").write_text("hello 9\nfoo 9\nh@@ 9\ne@@ 9\nl@@ 9\no 9\n")
+    (source / "bpe.codes").write_text("h e 9\nhe l 8\nhel l 7\nhell o</w> 6\nf o 5\nfo o</w> 4\n")
+    write_json(source / "tokenizer_config.json", {"tokenizer_class": tokenizer_class})
+    convert_checkpoint("auto", source, tmp_path / "ours")
+    export_checkpoint("roberta", tmp_path / "ours", tmp_path / "back")
+    for folder in ("source", "ours", "back"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)
+        assert type(tokenizer).__name__ == tokenizer_class
+        assert tokenizer("hello foo<mask>").input_ids == [0, 4, 5, tokenizer.mask_token_id, 2]
+
+
 def test_sentence_transformers_directory(tmp_path):
     """Pooling, normalisation and prompts go along, there and back."""
     from sentence_transformers import SentenceTransformer
