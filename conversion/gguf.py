@@ -26,6 +26,8 @@ from .weight_map import ConversionError
 
 MODEL_FILE = "model.gguf"
 WORD_START = "\u2581"
+# By default, a longer word is [UNK]. llama.cpp has no limit.
+LONGEST_WORD = 100
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,7 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
             f"the tokenizer is of the kind {kind} with the steps {steps}, but "
             "llama.cpp has only BERT's WordPiece; --format onnx takes almost every model"
         )
+    _check_settings(tokenizer, pipeline)
     letters = set().union(*tokenizer.get_vocab())
     other_letters = sorted(filter(_is_stripped_differently, letters))
     if _strips_accents(pipeline) and other_letters:
@@ -189,6 +192,29 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
             "after it"
         )
     return pipeline
+
+
+def _check_settings(tokenizer: PreTrainedTokenizerBase, pipeline: dict[str, Any]) -> None:
+    """Reject a WordPiece with settings that llama.cpp does not have."""
+    for name in ("clean_text", "handle_chinese_chars"):
+        if not pipeline["normalizer"][name]:
+            raise ConversionError(
+                f"the tokenizer has {name}=False, but llama.cpp always cleans text and separates "
+                "Chinese characters; train a tokenizer with RoFormerLiteTokenizer.train"
+            )
+    longest = pipeline["model"]["max_input_chars_per_word"]
+    if longest < LONGEST_WORD:
+        raise ConversionError(
+            f"the tokenizer has max_input_chars_per_word={longest}, but llama.cpp splits longer "
+            f"words instead of returning [UNK]; set it to {LONGEST_WORD}"
+        )
+    special = tokenizer.all_special_ids
+    for token in pipeline["added_tokens"]:
+        if token["id"] not in special:
+            raise ConversionError(
+                f"the token {token['content']!r} was added to the tokenizer, but llama.cpp would "
+                "split it like any other text; train the model with a tokenizer that has none"
+            )
 
 
 def _is_stripped_differently(letter: str) -> bool:

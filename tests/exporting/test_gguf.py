@@ -2,6 +2,7 @@
 model that llama.cpp cannot run is refused."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import gguf
@@ -11,6 +12,7 @@ import pytest
 import torch
 import xllamacpp
 from conftest import build, data_beside, noisy, stack_config
+from tokenizers.normalizers import BertNormalizer
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.conversion import ConversionError
@@ -124,6 +126,35 @@ def test_refusals(case, tokenizer, tmp_path):
     model = model_of(case["kind"], tokenizer, **case["fields"])
     with pytest.raises(ConversionError, match=case["message"]):
         export_gguf(model, tokenizer, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def cut_short(tokenizer):
+    tokenizer.backend_tokenizer.model.max_input_chars_per_word = 99
+
+
+def normalized_with(**settings):
+    def change(tokenizer):
+        tokenizer.backend_tokenizer.normalizer = BertNormalizer(**settings)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tokenizer: tokenizer.add_tokens(["c++"]), r"'c\+\+' was added"),
+        (cut_short, "max_input_chars_per_word=99"),
+        (normalized_with(clean_text=False), "clean_text=False"),
+        (normalized_with(handle_chinese_chars=False), "handle_chinese_chars=False"),
+    ],
+)
+def test_refused_settings_of_tokenizers(change, message, tokenizer, tmp_path):
+    model = build(rl.RoFormerLiteModel, stack_config(vocab_size=400, **KINDS["eurobert"]))
+    other = deepcopy(tokenizer)
+    change(other)
+    with pytest.raises(ConversionError, match=message):
+        export_gguf(model, other, tmp_path)
     assert not any(tmp_path.iterdir())
 
 
