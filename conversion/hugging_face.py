@@ -208,6 +208,9 @@ class HuggingFaceConverter(Converter):
         if "rope_parameters" in fields:
             fields["rope_parameters"] = _rope_like(defaults.rope_parameters, ours)
         fields |= self.their_fields(ours)
+        if head == "ForQuestionAnswering":
+            # Some of their classes would have an output for each label, instead of two.
+            fields |= {"id2label": None, "label2id": None}
         poolings = POOLINGS.get(self.name)
         if poolings and "classifier_pooling" in self.heads[head].fields_for(defaults):
             # Without an equivalent it is their first one, and so differs when it comes back.
