@@ -30,7 +30,15 @@ from transformers import (
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
 
 from .converter import SourceConfig
-from .hugging_face import COMMON_FIELDS, SIZES, WORDS, Head, HuggingFaceConverter, same_names
+from .hugging_face import (
+    COMMON_FIELDS,
+    SIZES,
+    WORDS,
+    Head,
+    HuggingFaceConverter,
+    dropout_of_head,
+    same_names,
+)
 from .weight_map import (
     REPEAT,
     SUM_OF_ROWS,
@@ -319,9 +327,10 @@ class Electra(BertFamilyConverter):
     }
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        if ours.classifier_activation is None:
-            return {}
-        return {"summary_activation": ours.classifier_activation}
+        fields: dict[str, Any] = {"summary_last_dropout": dropout_of_head(ours)}
+        if ours.classifier_activation is not None:
+            fields["summary_activation"] = ours.classifier_activation
+        return fields
 
 
 def _distilbert_classifier_fields(theirs: DistilBertConfig) -> dict[str, Any]:
@@ -387,6 +396,9 @@ class DistilBert(HuggingFaceConverter):
             QUESTION_ANSWERING, fields=lambda theirs: {"classifier_dropout": theirs.qa_dropout}
         ),
     }
+
+    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+        return dict.fromkeys(("seq_classif_dropout", "qa_dropout"), dropout_of_head(ours))
 
 
 ROBERTA_TRANSFORM = transform_rules("lm_head.dense", "lm_head.layer_norm")

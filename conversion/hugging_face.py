@@ -203,8 +203,8 @@ class HuggingFaceConverter(Converter):
         if "type_vocab_size" in fields:
             fields["type_vocab_size"] = max(1, fields["type_vocab_size"])
         dropout = self.fields.get("classifier_dropout")
-        if dropout and fields[dropout] is None and getattr(defaults, dropout) is not None:
-            fields[dropout] = ours.hidden_dropout
+        if dropout and getattr(defaults, dropout) is not None:
+            fields[dropout] = dropout_of_head(ours)
         if "rope_parameters" in fields:
             fields["rope_parameters"] = _rope_like(defaults.rope_parameters, ours)
         fields |= self.their_fields(ours)
@@ -310,6 +310,13 @@ class HuggingFaceConverter(Converter):
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
         masks = {name: value.long() for name, value in inputs.items() if value.dtype == torch.bool}
         return reference(**inputs | masks)
+
+
+def dropout_of_head(ours: RoFormerLiteConfig) -> float:
+    """The dropout before our classifier."""
+    if ours.classifier_dropout is None:
+        return ours.hidden_dropout
+    return ours.classifier_dropout
 
 
 def refuse_lookahead(theirs: PreTrainedConfig) -> None:

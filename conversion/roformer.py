@@ -36,7 +36,7 @@ from .bert import (
     attention_rules,
 )
 from .converter import SourceConfig, Tensors
-from .hugging_face import Head, same_names
+from .hugging_face import Head, dropout_of_head, same_names
 from .poolings import POOLINGS
 from .weight_map import UNCHANGED, ConversionError, Rules, WeightRule, constant, permute_for_rope
 
@@ -146,6 +146,9 @@ class RoFormer(BertFamilyConverter):
         if source_config.get("add_pooling_layer"):
             raise ConversionError(SIM)
         return super().our_config(source_config)
+
+    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+        return {"summary_last_dropout": dropout_of_head(ours)}
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         rows = permute_for_rope(ours.num_attention_heads)

@@ -105,6 +105,23 @@ def test_pooling_comes_back(name, poolings):
         assert exported["classifier_pooling"] == pooling
 
 
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("distilbert", "ForSequenceClassification"),
+        ("distilbert", "ForQuestionAnswering"),
+        ("electra", "ForMultipleChoice"),
+        ("roformer", "ForMultipleChoice"),
+    ],
+)
+def test_the_dropout_of_a_head_comes_back(name, head):
+    case = next(case for case in CASES[name] if case["architectures"][0].endswith(head))
+    fields = ("seq_classif_dropout", "qa_dropout", "summary_last_dropout")
+    model = convert(name, None, {**case, **dict.fromkeys(fields, 0.3)})
+    _, exported = export(name, model)
+    assert CONVERTERS[name].our_config(exported).classifier_dropout == 0.3
+
+
 def opened_by_theirs(converter, folder):
     """Open the files in `folder` in the family's own class, and check that no tensor is new."""
     state_dict, config = open_checkpoint(folder)
