@@ -43,9 +43,10 @@ from .converter import Converter
 from .poolings import POOLINGS
 from .registry import export, family_of, find_converter, fitting_families
 
+WITH_JIEBA = "RoFormerTokenizer"
 STOCK_TOKENIZERS = {
     "RoFormerLiteTokenizer": "PreTrainedTokenizerFast",
-    "RoFormerLiteJiebaTokenizer": "RoFormerTokenizer",
+    "RoFormerLiteJiebaTokenizer": WITH_JIEBA,
 }
 GENERATION_CONFIG = "generation_config.json"
 # The list of modules of sentence-transformers, such as the pooling after the model.
@@ -257,11 +258,12 @@ def _keeps_tokenizer(directory: Path, out: Path) -> bool:
             theirs = open_tokenizer(out)
     except ConversionError:
         return False
-    our_class = type(ours).__name__
-    if type(theirs).__name__ == STOCK_TOKENIZERS.get(our_class, our_class):
+    expected = STOCK_TOKENIZERS.get(type(ours).__name__, type(ours).__name__)
+    opened = type(theirs).__name__
+    if opened == expected:
         return True
-    if isinstance(ours, hf_roformer_lite.RoFormerLiteJiebaTokenizer):
-        # Jieba is not a part of the steps in the file.
+    if WITH_JIEBA in (opened, expected):
+        # Jieba is not one of the steps that can be compared.
         return False
     return ours.is_fast and theirs.is_fast and _steps(ours) == _steps(theirs)
 

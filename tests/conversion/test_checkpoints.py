@@ -222,6 +222,15 @@ def test_a_family_that_replaces_the_tokenizer(
     assert stock(text).input_ids == tokenizer(text).input_ids
 
 
+def test_a_tokenizer_of_no_class_does_not_become_roformers(roformer, tmp_path):
+    """AutoTokenizer opens RoFormer's own tokenizer, with Jieba, if the files name no class."""
+    convert_checkpoint("roformer", roformer, tmp_path / "ours")
+    train_tokenizer("a few words").save_pretrained(tmp_path / "ours")
+    change_fields(tmp_path / "ours" / "tokenizer_config.json", tokenizer_class=None)
+    with pytest.raises(ConversionError, match="finds other tokens"):
+        export_checkpoint("roformer", tmp_path / "ours", tmp_path / "back")
+
+
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
 def test_a_roformer_keeps_the_tokenizer_that_it_declares(file, roformer, tmp_path):
     """Models of characters declare the tokenizer of BERT, which does not read words."""
