@@ -1,6 +1,6 @@
 """Tests that padded, single and packed rows give the same numbers with every backend."""
 
-from itertools import pairwise, product
+from itertools import product
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from conftest import (
     STACKS,
     STYLES,
     assert_close,
+    assert_equal,
     build,
     packed_forms,
     random_ids,
@@ -23,6 +24,11 @@ from hf_roformer_lite.model.pooling import pool
 
 BACKENDS = ["padding_free", "sdpa", "eager"]
 either_direction = pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
+
+
+def rows_alone(ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+    """The real tokens of each row `(1, length)`."""
+    return [row[kept][None] for row, kept in zip(ids, mask.bool(), strict=True)]
 
 
 @either_direction
@@ -41,10 +47,9 @@ def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_inp
         has_windows = "sliding_attention" in model.config.layer_types
         # Without a compiler, torch runs its own reference of the flexible kernel.
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            rows = [row[kept][None] for row, kept in zip(ids, real, strict=True) if kept.any()]
             alone = torch.zeros(6, 17, 32)
             alone[real] = torch.cat(
-                [model(row, use_cache=False).last_hidden_state[0] for row in rows]
+                [model(row, use_cache=False)[0][0] for row in rows_alone(ids, mask) if row.numel()]
             )
             if expected is None:
                 expected_alone = alone
@@ -94,16 +99,16 @@ def varlen_attention(module, query, key, value, attention_mask, scaling, **kwarg
     assert attention_mask is None and query.shape[0] == 1
     window = kwargs.get("sliding_window")
     outputs = []
-    query_borders = kwargs["cu_seq_lens_q"].tolist()
-    key_borders = kwargs["cu_seq_lens_k"].tolist()
-    assert kwargs["max_length_q"] == max(torch.tensor(query_borders).diff())
-    documents = zip(pairwise(query_borders), pairwise(key_borders), strict=True)
-    for (q0, q1), (k0, k1) in documents:
-        distance = torch.arange(q1 - q0)[:, None] - torch.arange(k1 - k0)
-        seen = distance.abs() < (window or len(distance))
+    borders = kwargs["cu_seq_lens_q"]
+    assert_equal(kwargs["cu_seq_lens_k"], borders)
+    lengths = borders.diff().tolist()
+    assert kwargs["max_length_q"] == max(lengths)
+    parts = [states.split(lengths, dim=2) for states in (query, key, value)]
+    for length, *document in zip(lengths, *parts, strict=True):
+        distance = torch.arange(length)[:, None] - torch.arange(length)
+        seen = distance.abs() < (window or length)
         if module.is_causal:
             seen &= distance >= 0
-        document = (query[:, :, q0:q1], key[:, :, k0:k1], value[:, :, k0:k1])
         options = {"attn_mask": seen, "scale": scaling, "enable_gqa": True}
         outputs.append(scaled_dot_product_attention(*document, **options))
     return torch.cat(outputs, dim=2).transpose(1, 2), None
@@ -135,41 +140,36 @@ def test_padded_pair_equals_rows_alone(name, backend, ragged_input):
     labels = random_ids(6, 11)
     for row, length in enumerate((11, 3, 8, 1, 5, 6)):
         labels[row, length:] = -100
+    is_target = labels != -100
     with torch.no_grad():
         logits = model(**ragged_input, labels=labels).logits
+        sources = rows_alone(*ragged_input.values())
+        targets = rows_alone(labels, is_target)
         for row in range(5):
-            real = ragged_input["attention_mask"][row].bool()
-            kept = labels[row] != -100
-            alone = model(
-                ragged_input["input_ids"][row][real][None], labels=labels[row][kept][None]
-            ).logits[0]
-            assert_close(logits[row][kept], alone)
+            alone = model(sources[row], labels=targets[row]).logits
+            assert_close(logits[row][is_target[row]], alone[0])
         # The targets begin with the start token, [CLS].
         shifted = torch.cat((torch.full((6, 1), 2), labels[:, :-1]), 1).clamp(min=0)
         for target in (
             {"decoder_input_ids": shifted},
             {"labels": labels, "output_hidden_states": True},
-            {"labels": labels, "decoder_attention_mask": (labels != -100).long()},
+            {"labels": labels, "decoder_attention_mask": is_target.long()},
         ):
             again = model(**ragged_input, **target, use_cache=False).logits
-            assert_close(again[labels != -100], logits[labels != -100])
+            assert_close(again[is_target], logits[is_target])
 
 
 def test_a_source_without_tokens_gives_nothing_in_every_form():
     memory = torch.randn(2, 4, 32)
     mask = torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0]])
     ids = random_ids(2, 5)
+    source = {"encoder_hidden_states": memory, "encoder_attention_mask": mask}
     outputs = []
     for backend in BACKENDS:
         config = stack_config(backend=backend, is_decoder=True, add_cross_attention=True)
-        inputs = {
-            "encoder_hidden_states": memory,
-            "encoder_attention_mask": mask,
-            "use_cache": False,
-        }
-        outputs.append(build(rl.RoFormerLiteModel, config)(ids, **inputs)[0])
-    for output in outputs[1:]:
-        assert_close(output, outputs[0])
+        model = build(rl.RoFormerLiteModel, config)
+        outputs.append(model(ids, **source, use_cache=False)[0])
+        assert_close(outputs[-1], outputs[0])
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
@@ -178,7 +178,7 @@ def test_rows_alone_are_pooled_as_in_a_batch(pooling, ragged_input):
     model = build(rl.RoFormerLiteForSequenceClassification, config)
     ids = ragged_input["input_ids"][:5]
     mask = ragged_input["attention_mask"][:5]
-    alone = [model(row[kept][None]).logits for row, kept in zip(ids, mask.bool(), strict=True)]
+    alone = [model(row).logits for row in rows_alone(ids, mask)]
     assert_close(model(ids, mask).logits, torch.cat(alone))
 
 
