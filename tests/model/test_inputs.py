@@ -37,6 +37,12 @@ def make(model_class: type, **fields):
     return build(model_class, stack_config(**fields))
 
 
+def assert_refused(model: torch.nn.Module, message: str, **arguments) -> None:
+    """A call with `IDS`, if it names no other ids, ends with a message that matches a pattern."""
+    with pytest.raises(ValueError, match=message):
+        model(**{"input_ids": IDS, **arguments})
+
+
 @pytest.mark.parametrize("kind", MASKS)
 def test_masks(kind):
     # The models have as many heads as the batch has rows, so that torch could broadcast a mask of
@@ -118,8 +124,7 @@ UNFIT = [
 @pytest.mark.parametrize(("model", "arguments", "message"), UNFIT)
 def test_inputs_that_do_not_fit_are_named(model, arguments, message):
     model_class, fields = model
-    with pytest.raises(ValueError, match=message):
-        make(model_class, **fields)(**{"input_ids": IDS, **arguments})
+    assert_refused(make(model_class, **fields), message, **arguments)
 
 
 def test_inputs_beside_a_cache():
@@ -128,10 +133,10 @@ def test_inputs_beside_a_cache():
     for columns in (3, 4, 9, 12):
         cache = DynamicCache(config=model.config)
         model(IDS[:, :5], past_key_values=cache)
-        with pytest.raises(ValueError, match="attention_mask"):
-            model(IDS[:, 5:], attention_mask=torch.ones(4, columns), past_key_values=cache)
-    with pytest.raises(ValueError, match="packed documents"):
-        model(IDS[:1], past_key_values=DynamicCache(), position_ids=POSITIONS[:1])
+        new = {"input_ids": IDS[:, 5:], "attention_mask": torch.ones(4, columns)}
+        assert_refused(model, "attention_mask", **new, past_key_values=cache)
+    packed = {"input_ids": IDS[:1], "position_ids": POSITIONS[:1]}
+    assert_refused(model, "packed documents", **packed, past_key_values=DynamicCache())
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -140,32 +145,26 @@ def test_labels_of_tokens(kind, training):
     """Labels have the shape of the ids, and are integers."""
     model = make_model(kind).train(training)
     arguments = PAIR if kind == "seq2seq" else {}
-    with pytest.raises(ValueError, match="labels"):
-        model(IDS, labels=IDS[:, :6], **arguments)
+    assert_refused(model, "labels", labels=IDS[:, :6], **arguments)
     for dtype in (torch.float32, torch.bool):
-        with pytest.raises(ValueError, match="integers"):
-            model(IDS, labels=(IDS % 2).to(dtype))
+        assert_refused(model, "integers", labels=(IDS % 2).to(dtype))
 
 
 def test_targets_of_rows():
     """Targets of several labels are probabilities, and several numbers have a column each."""
     model = make(rl.RoFormerLiteForSequenceClassification, num_labels=3)
     for labels in (torch.tensor([0, 1]), torch.tensor([0.0, 1.0, 2.0])):
-        with pytest.raises(ValueError, match="labels"):
-            model(IDS, labels=labels)
+        assert_refused(model, "labels", labels=labels)
     # Refused labels do not decide the type of the problem.
     assert model.config.problem_type is None
     assert model(IDS, labels=torch.tensor([[0], [1], [2], [0]])).loss > 0
-    with pytest.raises(ValueError, match="integers"):
-        model(IDS, labels=torch.tensor([0.0, 1.0, 2.0, 0.0]))
+    assert_refused(model, "integers", labels=torch.tensor([0.0, 1.0, 2.0, 0.0]))
     model.config.problem_type = "multi_label_classification"
     for wrong in (2.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            model(IDS, labels=torch.full((4, 3), wrong))
+        assert_refused(model, "between 0 and 1", labels=torch.full((4, 3), wrong))
     assert model(IDS, labels=torch.full((4, 3), 0.25)).loss > 0
     model.config.problem_type = "regression"
-    with pytest.raises(ValueError, match="labels"):
-        model(IDS, labels=torch.ones(12))
+    assert_refused(model, "labels", labels=torch.ones(12))
     assert model(IDS, labels=torch.full((4, 3), 2.0)).loss > 0
 
 
