@@ -3,10 +3,7 @@
 import pytest
 import torch
 from conftest import STACKS, STYLES, assert_close, build, random_ids, seq2seq_config, stack_config
-from transformers import (
-    DynamicCache,
-    StaticCache,
-)
+from transformers import DynamicCache, StaticCache
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration
 
@@ -27,14 +24,23 @@ def pair_model(name: str = "default") -> RoFormerLiteForConditionalGeneration:
     return build(RoFormerLiteForConditionalGeneration, seq2seq_config(name))
 
 
-def logits_of_steps(model, inputs, ids, steps) -> torch.Tensor:
-    """Compute the logits `(B, L, vocab)` of `ids` in calls whose numbers of tokens are `steps`."""
+def logits_of_steps(model, inputs, ids, steps, past=None, mask=None) -> torch.Tensor:
+    """Compute the logits `(B, L, vocab)` of `ids` in calls whose numbers of tokens are `steps`.
+
+    Args:
+        inputs: Arguments of every call.
+        past: The cache of the first call.
+        mask: The mask of `ids`, of which each call gets the columns up to its last token.
+    """
     name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
     pieces = []
-    past = None
+    end = 0
     # The argument has two names, and transformers 5.24 uses `cache`.
     name_of_cache = "past_key_values" if max(steps) == 1 else "cache"
     for piece in ids.split(steps, 1):
+        end += piece.shape[1]
+        if mask is not None:
+            inputs = {"attention_mask": mask[:, :end]}
         output = model(**inputs, **{name: piece, name_of_cache: past}, use_cache=True)
         past = output.past_key_values
         pieces.append(output.logits)
@@ -89,19 +95,9 @@ def test_any_mask_beside_a_cache(name, backend, generator):
             # Sorted masks have their padding on the left.
             mask = mask.sort(dim=1).values
         expected = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-        for size in (1, 5):
+        for steps in ([1] * 12, [5, 5, 2]):
             for cache in (None, DynamicCache(), DynamicCache(config=model.config)):
-                logits = []
-                for start in range(0, 12, size):
-                    output = model(
-                        input_ids=ids[:, start : start + size],
-                        attention_mask=mask[:, : start + size],
-                        past_key_values=cache,
-                        use_cache=True,
-                    )
-                    cache = output.past_key_values
-                    logits.append(output.logits)
-                found = torch.cat(logits, 1)
+                found = logits_of_steps(model, {}, ids, steps, cache, mask)
                 assert_close(found[mask == 1], expected[mask == 1])
 
 
