@@ -14,6 +14,7 @@ from sacrebleu.significance import PairedTest
 
 from roformer_lite.measuring.significance import (
     Measured,
+    RowMetric,
     corpus_score,
     correlation,
     entity_f1,
@@ -138,38 +139,36 @@ def test_the_scale_of_predictions_does_not_matter():
     assert constant.value == 0 and p_value(metric(ours), constant) < 0.01
 
 
-def compared(ours: int, theirs: int, same_rows: bool) -> tuple[str, dict[str, float]]:
-    """The verdict and the p-values for two systems with so many right rows of 893.
-
-    Args:
-        ours, theirs: The numbers of right rows.
-        same_rows: Whether all rows that one of them has right are also right in the other.
-    """
-    numbers = np.arange(893)
-    model = mean(numbers < ours)
-    baseline = mean((numbers if same_rows else numbers[::-1]) < theirs)
-    evaluations = [SimpleNamespace(split="test", by_row=model)]
-    baselines = {"CRF": {"test": Measured({}, baseline)}}
-    chances = p_values("accuracy", evaluations, baselines)
-    return verdict("accuracy", evaluations, baselines), chances["test"]
+def compared(metric: str, ours: RowMetric, theirs: RowMetric) -> tuple[str, dict[str, float]]:
+    """The verdict and the p-values for a model and its only baseline."""
+    evaluations = [SimpleNamespace(split="test", by_row=ours)]
+    baselines = {"CRF": {"test": Measured({}, theirs)}}
+    chances = p_values(metric, evaluations, baselines)
+    return verdict(metric, evaluations, baselines), chances["test"]
 
 
-def test_the_same_difference_is_significant_only_if_the_rows_agree():
+@pytest.mark.parametrize(
+    ("best", "other", "same_rows", "message"),
+    [
+        ("this model", "CRF", True, "significantly better than the best baseline, CRF"),
+        ("this model", "CRF", False, "does not differ significantly"),
+        ("CRF", "this model", True, "significantly worse than the best baseline, CRF"),
+    ],
+)
+def test_the_same_difference_is_significant_only_if_the_rows_agree(best, other, same_rows, message):
     """Of 893 rows, 849 and 832 are right: the same values, but once with few disagreements."""
-    said, chances = compared(849, 832, same_rows=True)
-    assert "significantly better than the best baseline, CRF" in said
-    assert chances["this model"] == 1 and chances["CRF"] < 0.05
-    said, chances = compared(849, 832, same_rows=False)
-    assert "does not differ significantly" in said
-    assert chances["this model"] == 1 and chances["CRF"] >= 0.05
-    said, chances = compared(832, 849, same_rows=True)
-    assert "significantly worse than the best baseline, CRF" in said
-    assert chances["this model"] < 0.05 and chances["CRF"] == 1
+    numbers = np.arange(893)
+    right = {
+        best: mean(numbers < 849),
+        other: mean((numbers if same_rows else numbers[::-1]) < 832),
+    }
+    said, chances = compared("accuracy", right["this model"], right["CRF"])
+    assert message in said
+    assert chances[best] == 1 and (chances[other] < 0.05) == same_rows
 
 
 def test_a_lower_perplexity_is_better():
     labels = np.full(50, 10)
-    ours = perplexity(labels * 2.0, labels)
-    evaluations = [SimpleNamespace(split="test", by_row=ours)]
-    baselines = {"before": {"test": Measured({}, perplexity(labels * 2.1, labels))}}
-    assert "significantly better than the best" in verdict("perplexity", evaluations, baselines)
+    ours, theirs = (perplexity(labels * loss, labels) for loss in (2.0, 2.1))
+    said, _ = compared("perplexity", ours, theirs)
+    assert "significantly better than the best" in said
