@@ -4,6 +4,7 @@ cross-validation."""
 import json
 import re
 from pathlib import Path
+from string import ascii_lowercase
 
 import numpy as np
 import pytest
@@ -31,8 +32,7 @@ WORKER = ROOT / "tests" / "training" / "killed_worker.py"
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory) -> Path:
     """A tiny sentence encoder with a token for each letter."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    words = [*letters, *(f"##{letter}" for letter in letters)]
+    words = [*ascii_lowercase, *(f"##{letter}" for letter in ascii_lowercase)]
     folder = tmp_path_factory.mktemp("few") / "encoder"
     return save_sentence_encoder(folder, words, pooling_mode="mean")
 
@@ -45,7 +45,7 @@ def make_rows(number: int) -> list[dict[str, str]]:
         word = "".join(draw.choice(list("acdhmnost"), 4))
         colour = COLOURS[index % 4]
         shown = colour if index % 10 else COLOURS[(index + 1) % 4]
-        rows.append({"text": f"{word}{chr(97 + index % 26)} {shown}", "label": colour})
+        rows.append({"text": f"{word}{ascii_lowercase[index % 26]} {shown}", "label": colour})
     return rows
 
 
@@ -178,8 +178,7 @@ def test_a_single_row_of_a_label_leaves_nothing_to_cross_validate(encoder, tmp_p
     data = write_rows(tmp_path / "rows.jsonl", rows)
     results = trained(encoder, data, tmp_path / "m")
     assert results["metrics"] == {} and results["training"]["steps"] == 0
-    card = card_of(tmp_path / "m")
-    for text in (card, capsys.readouterr().out):
+    for text in (card_of(tmp_path / "m"), capsys.readouterr().out):
         assert "too few rows" in text and "not measured" in text
 
 
@@ -188,11 +187,11 @@ def test_folds():
     texts = [f"text {number // 3}" for number in range(90)]
     texts[1] = " TEXT  0"
     labels = [number // 3 % 3 for number in range(90)]
+    spellings = [" ".join(text.lower().split()) for text in texts]
     parts = list(PredefinedSplit(folds_of(texts, labels)).split())
     assert sorted(row for _, held_out in parts for row in held_out) == list(range(90))
     for learned, held_out in parts:
         assert {labels[row] for row in held_out} == {0, 1, 2}
-        seen = {" ".join(texts[row].lower().split()) for row in learned}
-        assert seen.isdisjoint(" ".join(texts[row].lower().split()) for row in held_out)
+        assert {spellings[row] for row in learned}.isdisjoint(spellings[row] for row in held_out)
     assert folds_of(["a", "A ", "b", "c"], [0, 0, 1, 2]) is None
     assert folds_of(["a", "b", "c"], [0, 0, 0]) is None

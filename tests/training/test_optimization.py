@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from program import TINY, run, write_rows
-from toy_training import make_batch, make_model
-from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments, get_scheduler
+from toy_training import arguments, make_batch, make_model
+from transformers import Trainer, TrainerControl, TrainerState, get_scheduler
 
 from hf_roformer_lite.batches import TokenBudgetBatchSampler
 from roformer_lite.training import callbacks as clock_module
@@ -75,15 +75,13 @@ def test_the_order_is_random():
     """Examples and batches are shuffled by the seed and the epoch."""
     lengths = LENGTHS * 10
     batches = batches_of(512, lengths=lengths)
-    assert batches != batches_of(512, lengths=lengths, seed=2) and batches != batches_of(
-        512, lengths=lengths, epoch=1
-    )
+    for other in ({"seed": 2}, {"epoch": 1}):
+        assert batches != batches_of(512, lengths=lengths, **other)
 
 
 def test_time_spent_survives_a_checkpoint(monkeypatch):
-    fake_time = SimpleNamespace(now=100.0)
-    fake_module = SimpleNamespace(monotonic=lambda: fake_time.now)
-    monkeypatch.setattr(clock_module, "time", fake_module)
+    fake_time = SimpleNamespace(now=100.0, monotonic=lambda: fake_time.now)
+    monkeypatch.setattr(clock_module, "time", fake_time)
     clock = TrainingClock()
     fake_time.now += 7
     clock.on_train_begin(SimpleNamespace(), TrainerState(), TrainerControl())
@@ -98,15 +96,8 @@ def test_time_spent_survives_a_checkpoint(monkeypatch):
     assert seconds_of(state) == pytest.approx(35.0)
 
 
-ARGUMENTS = {
-    "learning_rate": 1e-3,
-    "weight_decay": 0.1,
-    "adam_beta2": 0.95,
-}
-
-
 def optimizer_for(model: torch.nn.Module, folder: Path) -> MuonWithAdamW:
-    args = TrainingArguments(folder, use_cpu=True, **ARGUMENTS)
+    args = arguments(folder, learning_rate=1e-3, weight_decay=0.1, adam_beta2=0.95)
     return with_muon(Trainer(model, args).create_optimizer(), model)
 
 
@@ -199,8 +190,7 @@ def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path
 
     Four of them make a batch of 8,192 tokens.
     """
-    text = "red blue " * 1200
-    rows = [{"text": text, "label": f"{number % 2}"} for number in range(250)]
+    rows = [{"text": "red blue " * 1200, "label": label} for label in "01" * 125]
     data = write_rows(tmp_path / "a.jsonl", rows)
     command = (
         f"train classify {TINY} --join_baseline false --baselines false --validation_fraction 0"
