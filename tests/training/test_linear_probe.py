@@ -2,7 +2,6 @@
 
 import copy
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch
 from conftest import assert_equal
 from datasets import Dataset
 from sklearn.linear_model import LogisticRegression, Ridge
+from toy_training import arguments
 from transformers import (
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
@@ -42,37 +42,42 @@ SMALL = {
 }
 
 
-@pytest.fixture
-def probe(tmp_path: Path, monkeypatch):
-    """Return a function that fits the head of a random encoder.
+def new_model(model_class: type[PreTrainedModel], **fields) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return model_class(RoFormerLiteConfig(vocab_size=len(TOKENIZER), **SMALL, **fields)).eval()
 
-    The function returns what the head's last layer reads and what it writes.
-    """
+
+@torch.no_grad()
+def computed(model: PreTrainedModel, data: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the last layer of the head reads and what it writes, one row for each text or token."""
+    states = []
+    hook = model.classifier.out_proj.register_forward_pre_hook(
+        lambda _, inputs: states.append(inputs[0].flatten(0, -2))
+    )
+    logits = [model(torch.tensor([ids])).logits.flatten(0, -2) for ids in data["input_ids"]]
+    hook.remove()
+    return torch.cat(states), torch.cat(logits)
+
+
+@pytest.fixture(autouse=True)
+def penalty(current_folder, monkeypatch) -> None:
+    """Fit heads with one penalty, and write to an empty folder."""
     monkeypatch.setattr(head, "PENALTIES", (PENALTY,))
 
-    def fit(
-        model_class: type[PreTrainedModel], labels: list, **fields
-    ) -> tuple[np.ndarray, np.ndarray]:
-        torch.manual_seed(0)
-        model = model_class(RoFormerLiteConfig(vocab_size=len(TOKENIZER), **SMALL, **fields)).eval()
-        encoded = Dataset.from_dict({**TOKENIZER(TEXTS), "labels": labels})
-        of_tokens = model_class is RoFormerLiteForTokenClassification
-        collator = DataCollatorForTokenClassification if of_tokens else DataCollatorWithPadding
-        args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
-        frozen = copy.deepcopy(model.model.state_dict())
-        head.fit_head(Trainer(model, args, collator(TOKENIZER), encoded))
-        assert_equal(model.model.state_dict(), frozen)
-        seen = []
-        model.classifier.out_proj.register_forward_pre_hook(
-            lambda _, inputs: seen.append(inputs[0])
-        )
-        with torch.no_grad():
-            logits = torch.cat(
-                [model(torch.tensor([ids])).logits.flatten(0, -2) for ids in encoded["input_ids"]]
-            )
-        return torch.cat([states.flatten(0, -2) for states in seen]).numpy(), logits.numpy()
 
-    return fit
+def probe(
+    model_class: type[PreTrainedModel], labels: list, **fields
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit the head of a random encoder, and return what its last layer reads and what it writes."""
+    model = new_model(model_class, **fields)
+    encoded = Dataset.from_dict({**TOKENIZER(TEXTS), "labels": labels})
+    of_tokens = model_class is RoFormerLiteForTokenClassification
+    collator = DataCollatorForTokenClassification if of_tokens else DataCollatorWithPadding
+    frozen = copy.deepcopy(model.model.state_dict())
+    head.fit_head(Trainer(model, arguments("."), collator(TOKENIZER), encoded))
+    assert_equal(model.model.state_dict(), frozen)
+    states, logits = computed(model, encoded)
+    return states.numpy(), logits.numpy()
 
 
 def standardised(states: np.ndarray) -> np.ndarray:
@@ -95,13 +100,13 @@ COLOURS = np.array([COLOUR_NAMES.index(text.split()[0]) for text in TEXTS])
 NOISY = np.where(np.random.default_rng(0).random(len(TEXTS)) < 0.2, (COLOURS + 1) % 3, COLOURS)
 
 
-def test_classes(probe):
+def test_classes():
     states, logits = probe(RoFormerLiteForSequenceClassification, NOISY.tolist(), num_labels=3)
     expected = logistic(PENALTY, standardised(states), NOISY)
     np.testing.assert_allclose(centred(logits), centred(expected), atol=0.02)
 
 
-def test_sets_of_labels(probe):
+def test_sets_of_labels():
     answers = np.stack((NOISY == 0, ["large" in text for text in TEXTS]), axis=1).astype(float)
     problem = {"num_labels": 2, "problem_type": "multi_label_classification"}
     states, logits = probe(RoFormerLiteForSequenceClassification, answers.tolist(), **problem)
@@ -112,7 +117,7 @@ def test_sets_of_labels(probe):
         np.testing.assert_allclose(logits[:, column], expected, atol=0.02)
 
 
-def test_numbers(probe):
+def test_numbers():
     numbers = [float(len(text)) for text in TEXTS]
     problem = {"num_labels": 1, "problem_type": "regression"}
     states, logits = probe(RoFormerLiteForSequenceClassification, numbers, **problem)
@@ -120,7 +125,7 @@ def test_numbers(probe):
     np.testing.assert_allclose(logits[:, 0], expected, atol=0.02)
 
 
-def test_tokens(probe):
+def test_tokens():
     """The head is fitted to the labelled tokens only."""
     draw = np.random.default_rng(1)
     labels = [
@@ -134,7 +139,7 @@ def test_tokens(probe):
     np.testing.assert_allclose(centred(logits[is_labelled]), centred(expected), atol=0.02)
 
 
-def test_penalty_is_that_of_the_least_loss_on_what_is_held_out(probe, monkeypatch):
+def test_penalty_is_that_of_the_least_loss_on_what_is_held_out(monkeypatch):
     """Random labels need the strongest penalty, and clear labels the weakest one."""
     clear = probe(RoFormerLiteForSequenceClassification, COLOURS.tolist(), num_labels=3)[1]
     monkeypatch.setattr(head, "PENALTIES", (1e6, PENALTY))
@@ -145,33 +150,23 @@ def test_penalty_is_that_of_the_least_loss_on_what_is_held_out(probe, monkeypatc
     assert np.abs(centred(noise)).max() < 0.1
 
 
-def test_texts_of_a_label_come_together(tmp_path):
+def test_texts_of_a_label_come_together():
     """Contrastive training raises the cosines of texts with the same label above the others."""
     encoded = Dataset.from_dict({**TOKENIZER(TEXTS), "labels": COLOURS.tolist()}).select(range(60))
-    torch.manual_seed(0)
-    config = RoFormerLiteConfig(vocab_size=len(TOKENIZER), num_labels=3, **SMALL)
-    model = RoFormerLiteForSequenceClassification(config)
+    model = new_model(RoFormerLiteForSequenceClassification, num_labels=3)
     trainer = RoFormerLiteTrainer(
         model,
-        TrainingArguments(str(tmp_path), use_cpu=True, learning_rate=3e-3),
+        TrainingArguments(".", use_cpu=True, learning_rate=3e-3),
         DataCollatorWithPadding(TOKENIZER),
         encoded,
-        options=TrainingOptions(output_dir=str(tmp_path)),
+        options=TrainingOptions(output_dir="m"),
         lengths=(),
     )
     same = torch.tensor(COLOURS[:60, None] == COLOURS[None, :60])
 
-    @torch.no_grad()
     def gap() -> torch.Tensor:
-        model.eval()
-        states = []
-        hook = model.classifier.out_proj.register_forward_pre_hook(
-            lambda _, inputs: states.append(inputs[0])
-        )
-        for ids in encoded["input_ids"]:
-            model(torch.tensor([ids]))
-        hook.remove()
-        vectors = torch.nn.functional.normalize(torch.cat(states), dim=-1)
+        states, _ = computed(model.eval(), encoded)
+        vectors = torch.nn.functional.normalize(states, dim=-1)
         cosines = vectors @ vectors.T
         return cosines[same].mean() - cosines[~same].mean()
 
