@@ -18,7 +18,7 @@ SHORT = "--size tiny --num_train_epochs 1 --use_cpu --baselines false --validati
 ENGLISH = (
     "Anna 's U.S. trip , on 5 May 2019 , cost $20.50 ( more than Bartholomew-Smith 's to "
     "Llanfairpwll 7 years ago )"
-)
+).split()
 CHINESE = "张三和李四在2019年去了北京大学，Bob住在上海。"
 
 
@@ -71,7 +71,7 @@ def test_random_scores_give_valid_entities(options, tmp_path):
     A text gives the same tags as the list of its words, in batches of any size.
     """
     by_character = "characters" in options
-    words = list(CHINESE) if by_character else ENGLISH.split()
+    words = list(CHINESE) if by_character else ENGLISH
     joiner = "" if by_character else " "
     rows = rows_of(words, ("X", "Y"), seed=0)
     model = tagger(tmp_path, rows, f"{SHORT} --learning_rate 1e-3 --vocab_size 330 {options}")
@@ -91,9 +91,8 @@ def test_random_scores_give_valid_entities(options, tmp_path):
 
 def test_a_checkpoint_is_chosen_by_the_metric_of_the_card(tmp_path):
     """A model that hardly knows the tags ranks impossible sequences first, which no answer has."""
-    words = ENGLISH.split()
-    data = write_rows(tmp_path / "train.jsonl", rows_of(words, ("X", "Y"), seed=0))
-    held_out = write_rows(tmp_path / "held_out.jsonl", rows_of(words, ("X", "Y"), seed=1))
+    data = write_rows(tmp_path / "train.jsonl", rows_of(ENGLISH, ("X", "Y"), seed=0))
+    held_out = write_rows(tmp_path / "held_out.jsonl", rows_of(ENGLISH, ("X", "Y"), seed=1))
     options = "tag --size tiny --vocab_size 330 --num_train_epochs 4 --learning_rate 3e-3"
     options += " --ema_decay 0 --join_baseline false --baselines false --use_cpu"
     results = train(options, data, tmp_path / "m", validation_file=held_out)
@@ -103,8 +102,8 @@ def test_a_checkpoint_is_chosen_by_the_metric_of_the_card(tmp_path):
 
 def test_tags_of_rows_to_measure_only_are_missed(tmp_path, capsys):
     """Some sentences are too long to be read at once."""
-    rows = rows_of(ENGLISH.split(), ("X",), seed=0)
-    longer = rows_of(ENGLISH.split(), ("X", "NEW"), seed=1, lengths=(1, 60))
+    rows = rows_of(ENGLISH, ("X",), seed=0)
+    longer = rows_of(ENGLISH, ("X", "NEW"), seed=1, lengths=(1, 60))
     test = write_rows(tmp_path / "test.jsonl", longer)
     options = f"{SHORT} --num_train_epochs 3 --learning_rate 3e-3 --max_length 24"
     model = tagger(tmp_path, rows, f"{options} --test_file {test}")
@@ -119,13 +118,14 @@ def test_tags_of_rows_to_measure_only_are_missed(tmp_path, capsys):
 
 def test_the_side_of_padding_does_not_matter(tmp_path):
     """The weight of the random field depends on the logits of all tokens."""
-    rows = rows_of(ENGLISH.split(), ("X",), seed=0)
+    rows = rows_of(ENGLISH, ("X",), seed=0)
     options = f"{SHORT} --num_train_epochs 3 --learning_rate 3e-3 --validation_fraction 0.5"
     options += " --join_baseline true"
     first = tagger(tmp_path, rows, options)
     left = tmp_path / "left"
-    AutoTokenizer.from_pretrained(first, padding_side="left").save_pretrained(left)
-    second = tagger(left, rows, f"{options} --tokenizer {left}")
+    tokenizer = AutoTokenizer.from_pretrained(first, padding_side="left")
+    tokenizer.save_pretrained(left / "tokenizer")
+    second = tagger(left, rows, f"{options} --tokenizer {left / 'tokenizer'}")
     for name in ("parts", "metrics"):
         assert results_of(first)[name] == results_of(second)[name]
 
@@ -149,8 +149,9 @@ def test_a_tokenizer_written_in_python_is_refused(tmp_path):
     (tmp_path / "vocab.json").write_text('{"<unk>": 0, "a</w>": 1, "b</w>": 2, "<p>": 3}')
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
     files = (str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
-    CTRLTokenizer(*files, pad_token="<p>").save_pretrained(tmp_path)
+    tokenizer = tmp_path / "tokenizer"
+    CTRLTokenizer(*files, pad_token="<p>").save_pretrained(tokenizer)
     data = write_rows(tmp_path / "a.jsonl", rows_of(["a", "b"], ("X",), seed=0))
     out = tmp_path / "m"
-    message = refused("train tag", train_file=data, output_dir=out, tokenizer=tmp_path)
+    message = refused("train tag", train_file=data, output_dir=out, tokenizer=tokenizer)
     assert "CTRLTokenizer" in message and not out.exists()
