@@ -88,14 +88,16 @@ def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
     assert results["metrics"]["test"]["accuracy"] == sum(map(str.__eq__, right, true)) / 4
 
 
-@pytest.mark.parametrize("labels", ["yes yes no no", "1 2 3 4"], ids=["as many", "a number"])
-def test_other_labels_get_a_new_head(folder, tmp_path, capsys, labels):
+@pytest.mark.parametrize(
+    ("labels", "options", "said"),
+    [
+        ("yes yes no no", "", "are no, yes"),
+        ("1 2 3 4", "--problem_type regression", "are value"),
+    ],
+    ids=["as many", "a number"],
+)
+def test_other_labels_get_a_new_head(folder, tmp_path, capsys, labels, options, said):
     data = write_labels(tmp_path / "a.jsonl", labels.split())
-    options = ""
-    said = "are no, yes"
-    if "yes" not in labels:
-        options = "--problem_type regression"
-        said = "are value"
     old = folder / "classifier"
     command = f"classify {UNCHANGED} --fit_head false {options}"
     tuned = tmp_path / "m"
@@ -145,18 +147,17 @@ def test_rows_are_held_out_where_needed(encoder, data, tmp_path):
     for rows in (data, numbers):
         # A tenth of these 120 rows would usually be held out.
         rows.write_text(rows.read_text() * 6)
-    start = {"model_name_or_path": encoder}
     for rows, options, holds_out in (
         (data, "", False),
         (data, "--weight_decay 0.1", True),
         (numbers, "--problem_type regression", True),
     ):
         few = tmp_path / f"few{options}"
-        results = train(f"classify {COMMON} {options}", rows, few, **start)
+        results = train(f"classify {COMMON} {options}", rows, few, model_name_or_path=encoder)
         assert (results["training"]["steps"] > 1) == holds_out
         assert ("validation" in results["metrics"]) == holds_out
     out = tmp_path / "none"
-    train(f"classify {UNCHANGED} --fit_head false", data, out, **start)
+    train(f"classify {UNCHANGED} --fit_head false", data, out, model_name_or_path=encoder)
     assert config_of(out)["architectures"] == ["BertForSequenceClassification"]
 
 
@@ -190,10 +191,10 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(data, tmp_path, poolin
 @pytest.mark.parametrize("number", [499, 500])
 def test_fewer_than_500_rows_are_few(number, folder, tmp_path):
     """The rows are counted before some of them are held out."""
-    words = ["--train_file", folder / "rows.jsonl", "--output_dir", tmp_path / "m"]
-    words += ["--model_name_or_path", folder / "encoder"]
-    run = with_defaults(parse_run("classify", list(map(str, words))))
-    args = TrainingArguments(str(tmp_path / "arguments"), use_cpu=True)
+    words = f"--train_file {folder}/rows.jsonl --model_name_or_path {folder}/encoder"
+    words += f" --output_dir {tmp_path}/m"
+    run = with_defaults(parse_run("classify", words.split()))
+    args = TrainingArguments(tmp_path / "arguments", use_cpu=True)
     texts = [f"text {row}" for row in range(number)]
     columns = {"text": texts, "labels": [["b"]] * number, "is_list": [False] * number}
     rows = DatasetDict(train=Dataset.from_dict(columns))
@@ -206,7 +207,7 @@ def test_fewer_than_500_rows_are_few(number, folder, tmp_path):
         ("training_arguments label_smoothing_factor=0.1", False),
         ("training_arguments logging_steps=5", is_few),
     ):
-        run = parse_run("classify", [*map(str, words), *f"--{option}".split()])
+        run = parse_run("classify", f"{words} --{option}".split())
         found = decide(run, args, rows, from_sentence_encoder=True)
         assert found.stops_after_fitting == stops
 
