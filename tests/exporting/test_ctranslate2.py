@@ -42,6 +42,12 @@ def names(tokenizer, rows: list[list[int]]) -> list[list[str]]:
     return [[known.get(index, f"<unused {index}>") for index in row] for row in rows]
 
 
+def exported(model, tokenizer, folder, kind, **options):
+    """The model as a class of CTranslate2 opens it from the disk."""
+    assert export_ctranslate2(model, tokenizer, folder, **options) == kind
+    return getattr(ctranslate2, kind)(str(folder), compute_type="float32", intra_threads=1)
+
+
 def greedy(model, row: list[int], length: int) -> list[int]:
     """The ids that `generate` returns for a text, without the end token."""
     found = model.generate(torch.tensor([row]), do_sample=False, max_new_tokens=length)
@@ -61,8 +67,7 @@ def test_pairs(kind, tokenizer, tmp_path):
     tied = kind == "rms-gated-grouped"
     config = pair_config(kind, tie_word_embeddings=tied)
     model = noisy(build(rl.RoFormerLiteForConditionalGeneration, config))
-    assert export_ctranslate2(model, tokenizer, tmp_path) == "Translator"
-    translator = ctranslate2.Translator(str(tmp_path), compute_type="float32", intra_threads=1)
+    translator = exported(model, tokenizer, tmp_path, "Translator")
     sources = texts((7, 19, 3), seed=1)
     targets = texts((5, 11, 8), seed=2)
     scores = translator.score_batch(names(tokenizer, sources), names(tokenizer, targets))
@@ -84,8 +89,7 @@ def test_pairs(kind, tokenizer, tmp_path):
 def test_causal_models(kind, tokenizer, tmp_path):
     config = stack_config(is_decoder=True, **{"max_position_embeddings": 64} | KINDS[kind])
     model = noisy(build(rl.RoFormerLiteForCausalLM, config))
-    assert export_ctranslate2(model, tokenizer, tmp_path) == "Generator"
-    generator = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
+    generator = exported(model, tokenizer, tmp_path, "Generator")
     rows = texts((9, 23, 2), seed=3)
     scores = generator.score_batch(names(tokenizer, rows))
     found = generator.generate_batch(
@@ -102,8 +106,7 @@ def test_encoders(kind, tokenizer, tmp_path):
     """Encoders have BERT's pooler and segments."""
     config = stack_config(add_pooling_layer=True, type_vocab_size=2, **KINDS[kind])
     model = noisy(build(rl.RoFormerLiteModel, config))
-    assert export_ctranslate2(model, tokenizer, tmp_path) == "Encoder"
-    encoder = ctranslate2.Encoder(str(tmp_path), compute_type="float32", intra_threads=1)
+    encoder = exported(model, tokenizer, tmp_path, "Encoder")
     rows = texts((9, 30, 1), seed=4)
     segments = [[index % 2 for index in row] for row in rows]
     found = encoder.forward_batch(rows, token_type_ids=segments)
@@ -122,18 +125,13 @@ def test_encoders(kind, tokenizer, tmp_path):
 def test_quantization(quantization, tokenizer, tmp_path):
     """Quantized files are smaller, and their states stay near those of the model."""
     model = build(rl.RoFormerLiteForMaskedLM, stack_config(hidden_size=64))
-    sizes = {}
+    sizes = []
     for kind in (None, quantization):
-        directory = tmp_path / str(kind)
-        directory.mkdir()
-        assert export_ctranslate2(model, tokenizer, directory, quantization=kind) == "Encoder"
-        sizes[kind] = (directory / "model.bin").stat().st_size
-    assert sizes[quantization] < 0.6 * sizes[None]
-    # The weights of the file are compared in float32, because products of 8 bits saturate on
-    # processors that can't add them up in 32 bits.
-    encoder = ctranslate2.Encoder(
-        str(tmp_path / quantization), compute_type="float32", intra_threads=1
-    )
+        # The weights of the file are compared in float32, because products of 8 bits saturate on
+        # processors that can't add them up in 32 bits.
+        encoder = exported(model, tokenizer, tmp_path, "Encoder", quantization=kind)
+        sizes.append((tmp_path / "model.bin").stat().st_size)
+    assert sizes[1] < 0.6 * sizes[0]
     (row,) = texts((12,), seed=5)
     found = np.array(encoder.forward_batch([row]).last_hidden_state)[0].ravel()
     with torch.no_grad():
