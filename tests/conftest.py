@@ -125,6 +125,11 @@ def mask_of(lengths: Sequence[int], length: int | None = None) -> torch.Tensor:
     return (torch.arange(length or max(lengths)) < torch.tensor(lengths)[:, None]).long()
 
 
+def positions_of(lengths: Sequence[int]) -> torch.Tensor:
+    """The positions of documents of these lengths, which are packed in one row."""
+    return torch.cat([torch.arange(length) for length in lengths])[None]
+
+
 def part_of(tensors: Batch, prefix: str) -> Batch:
     """The tensors whose names have a prefix, by their names without it."""
     return {
@@ -179,8 +184,7 @@ def packed_forms(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, l
     """The real tokens of a batch as one row `(1, N)`, and the two forms of arguments that say where
     its documents begin."""
     lengths = torch.tensor([length for length in mask.sum(1).tolist() if length])
-    positions = torch.cat([torch.arange(length) for length in lengths])
     borders = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
-    form = {"position_ids": positions[None]}
+    form = {"position_ids": positions_of(lengths)}
     packing = {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders}
     return ids[mask.bool()][None], [form, form | packing]

@@ -17,7 +17,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, STACKS, assert_close, build, data_beside, random_ids, stack_config
+from conftest import (
+    ROOT,
+    STACKS,
+    assert_close,
+    build,
+    data_beside,
+    positions_of,
+    random_ids,
+    stack_config,
+)
 from program import read_json, write_json
 from torch import nn
 from torch.nn import functional as F
@@ -98,9 +107,8 @@ def test_one_row_of_all_requests(name, is_decoder, settings, monkeypatch):
     texts = [random_ids(1, length, seed=length) for length in lengths]
     expected = torch.cat([model(ids, use_cache=False).last_hidden_state for ids in texts], 1)
     model.config._attn_implementation = "vllm"
-    positions = torch.cat([torch.arange(length) for length in lengths])[None]
-    row = torch.cat(texts, dim=1)
-    found = model(row, position_ids=positions, use_cache=False, return_dict=False)[0]
+    row = {"input_ids": torch.cat(texts, dim=1), "position_ids": positions_of(lengths)}
+    found = model(**row, use_cache=False, return_dict=False)[0]
     assert_close(found, expected)
     assert seen == [(layer, (1, 4, sum(lengths)), None, is_decoder) for layer in range(2)]
 

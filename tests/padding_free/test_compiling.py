@@ -14,7 +14,7 @@ from comparisons import (
     build,
     pair,
 )
-from conftest import assert_close
+from conftest import assert_close, positions_of
 from torch._dynamo.utils import counters
 
 import hf_roformer_lite as rl
@@ -52,7 +52,7 @@ def test_packed_documents_stay_apart(training):
     """Their labels show that no text is continued, so that no cache is made."""
     free = padding_free(build("LlamaForCausalLM")).train(training)
     ids = torch.randint(5, VOCAB, (1, 17))
-    positions = torch.cat([torch.arange(length) for length in (6, 4, 7)])[None]
+    positions = positions_of((6, 4, 7))
     packed = {"input_ids": ids, "position_ids": positions, "labels": ids}
     expected = free(**packed).loss
     torch.compiler.reset()

@@ -17,7 +17,7 @@ from comparisons import (
     pair,
     paired,
 )
-from conftest import gradients_of
+from conftest import gradients_of, positions_of
 
 from hf_roformer_lite import padding_free
 
@@ -46,7 +46,6 @@ def test_inputs_of_other_kinds():
 def test_nearly_full_batches_stay_as_they_are(lengths):
     stock, free = pair("bert classes")
     batch = batch_for("bert classes", lengths=lengths)
-    batch["labels"] = batch["labels"][: len(lengths)]
     with CountedTokens(free) as counted:
         found = free(**batch).logits
     assert_close(found, stock(**batch).logits, rtol=0, atol=1e-6)
@@ -83,9 +82,7 @@ ALL = torch.ones(4, 12, dtype=torch.long)
 )
 def test_what_a_flat_row_must_not_change(class_name, inputs):
     stock, free = pair(class_name)
-    batch = inputs_for("bert mlm")
-    batch |= inputs
-    assert_same_outputs(free, stock, batch)
+    assert_same_outputs(free, stock, inputs_for("bert mlm") | inputs)
 
 
 def test_masks_of_models_that_make_them_are_let_go():
@@ -99,10 +96,9 @@ def test_masks_of_models_that_make_them_are_let_go():
 
     layer = model.deberta.encoder.layer[0]
     layer.register_forward_pre_hook(look, with_kwargs=True, prepend=True)
-    batch = batch_for("bert mlm", lengths=(12, 12))
     gc.disable()
     try:
-        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        model(**inputs_for("bert mlm", lengths=(12, 12)))
         assert masks and all(mask() is None for mask in masks)
     finally:
         gc.enable()
@@ -143,7 +139,7 @@ GEMMA3 = {
 IMAGE = torch.zeros(4, 12, dtype=torch.long).index_fill(1, torch.arange(1, 4), 1)
 IMAGE[[0, 2, 3]] = 0
 NO_CACHE = {"use_cache": False}
-RESTART = {"position_ids": torch.cat([torch.arange(5), torch.arange(7)]).expand(4, -1)}
+RESTART = {"position_ids": positions_of((5, 7)).expand(4, -1)}
 GAPS = {"position_ids": RESTART["position_ids"] * 2, "attention_mask": ALL}
 
 # Each entry has the class of the model, fields of its configuration, and more inputs of its batch.
@@ -184,10 +180,9 @@ def test_masks_of_four_dimensions_that_are_used_again():
         model.train().zero_grad()
         model.gradient_checkpointing_enable()
         both = torch.stack([batch["attention_mask"], batch["attention_mask"].flip(0)])
-        parts = [batch | {"attention_mask": both[0]}]
-        parts.append({name: value.flip(0) for name, value in batch.items()})
-        parts[1]["attention_mask"] = both[1]
-        sum(model(**part).loss for part in parts).backward()
+        turned = {name: value.flip(0) for name, value in batch.items()}
+        parts = zip((batch, turned), both, strict=True)
+        sum(model(**part | {"attention_mask": mask}).loss for part, mask in parts).backward()
         found.append(gradients_of(model))
     assert_close(*found)
 
@@ -200,6 +195,4 @@ def test_a_forward_that_names_no_arguments():
     stock, free = paired(Passing(build("BertModel").config).eval())
     batch = batch_for("bert mlm", side="left")
     given = (batch["input_ids"], batch["attention_mask"])
-    expected = stock(*given)
-    found = free(*given)
-    assert_close(found.pooler_output, expected.pooler_output)
+    assert_close(free(*given).pooler_output, stock(*given).pooler_output)
