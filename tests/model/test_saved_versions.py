@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_close, dropout_without_chance, part_of
+from conftest import assert_close, dropout_without_chance, part_of, positions_of
 from program import config_of, read_json
 from safetensors.torch import load_file
 from torch.nn import functional as F
@@ -80,9 +80,7 @@ def cases(kept: Tensors, is_training: bool) -> dict[str, Tensors]:
     for inputs in found.values():
         # Earlier versions took the borders of documents without positions.
         if "cu_seq_lens_q" in inputs:
-            lengths = inputs["cu_seq_lens_q"].diff().tolist()
-            positions = torch.cat([torch.arange(length) for length in lengths])
-            inputs["position_ids"] = positions[None]
+            inputs["position_ids"] = positions_of(inputs["cu_seq_lens_q"].diff())
     return {
         name: found[name] for name in sorted(found) if name.startswith("training") == is_training
     }
@@ -209,11 +207,12 @@ def test_losses_and_gradients(name, monkeypatch):
             gradients = part_of(kept, "gradient.")
         else:
             gradients = dict(zip(sorted(found), wanted.pop("gradients"), strict=True))
-        assert found.keys() == gradients.keys()
-        for key, gradient in gradients.items():
-            assert_close(
-                found[key], gradient, **TOLERANCE_OF_GRADIENTS, msg=f"{case}, gradient of {key}"
-            )
+        assert_close(
+            found,
+            gradients,
+            **TOLERANCE_OF_GRADIENTS,
+            msg=lambda message, case=case: f"{case}: {message}",
+        )
         if "loss" in wanted:
             expected = wanted.pop("loss")
             assert_close(loss.detach().float(), expected, **TOLERANCE, msg=case)
