@@ -94,8 +94,8 @@ def test_a_clearing_that_is_cut_short_leaves_nothing_that_seems_complete(tmp_pat
     for name in ("description.json", *proofs, "seed-1/config.json"):
         (left / name).parent.mkdir(parents=True, exist_ok=True)
         (left / name).write_text("{}")
-    words = ["--dataset_name", "x", "--output_dir", str(tmp_path / "m")]
-    directory = TrainingDirectory(parse_run("classify", words))
+    words = f"--dataset_name x --output_dir {tmp_path / 'm'}"
+    directory = TrainingDirectory(parse_run("classify", words.split()))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "rmtree", Mock(side_effect=KeyboardInterrupt))
         directory.clear()
