@@ -13,7 +13,7 @@ from comparisons import (
     build,
     pair,
 )
-from conftest import random_ids
+from conftest import positions_of, random_ids
 from transformers import DataCollatorWithFlattening
 
 from hf_roformer_lite import padding_free
@@ -61,7 +61,7 @@ def test_packed_rows_equal_those_of_the_stock_model(class_name):
         stock.model.embed_tokens.__class__ = Mixing
     free = padding_free(copy.deepcopy(stock))
     ids = random_ids(1, 9)
-    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
+    positions = positions_of((5, 4))
     inputs = {"input_ids": ids, "position_ids": positions}
     if "Bert" not in class_name:
         inputs["use_cache"] = False
@@ -72,12 +72,10 @@ def test_states_of_packed_rows_are_let_go():
     """A flat row that is a view of the batch does not keep the batch alive."""
     free = padding_free(build("LlamaModel"))
     states = []
-
-    def look(module, args, output):
-        states.append(weakref.ref(output))
-
-    free.get_input_embeddings().register_forward_hook(look)
-    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 1, 2]])
+    free.get_input_embeddings().register_forward_hook(
+        lambda module, args, output: states.append(weakref.ref(output))
+    )
+    positions = positions_of((5, 4, 3))
     for _ in range(3):
         free(random_ids(1, 12), position_ids=positions, use_cache=False)
     vectors = torch.randn(4, 12, 64, requires_grad=True)

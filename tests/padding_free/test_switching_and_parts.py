@@ -1,7 +1,6 @@
 """Nothing is left of `padding_free` after it was switched off, and parts of models work alone."""
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -43,11 +42,9 @@ def test_a_model_that_is_called_within_another_one():
     stock, inner = pair("BertForQuestionAnswering")
     outer = padding_free(build("BertForMaskedLM"))
     found = []
-
-    def call_inner(*args: Any) -> None:
-        found.append(inner(**batch, **PLACES).loss)
-
-    outer.get_input_embeddings().register_forward_hook(call_inner)
+    outer.get_input_embeddings().register_forward_hook(
+        lambda *_: found.append(inner(**batch, **PLACES).loss)
+    )
     outer(**batch)
     assert_close(found[0], stock(**batch, **PLACES).loss)
 
@@ -79,11 +76,11 @@ class Around(transformers.PreTrainedModel):
 @pytest.mark.parametrize("name", ["BertModel", "DebertaV2Model", "MPNetModel", "LlamaModel"])
 def test_a_model_that_computes_several_texts(name):
     texts = [
-        (batch["input_ids"], batch["attention_mask"])
-        for batch in (
-            batch_for("bert mlm"),
-            batch_for("bert classes", lengths=(3, 9, 12, 5)),
-            batch_for("bert mlm", side="left", lengths=(8, 2)),
+        tuple(inputs.values())
+        for inputs in (
+            inputs_for("bert mlm"),
+            inputs_for("bert classes", lengths=(3, 9, 12, 5)),
+            inputs_for("bert mlm", side="left", lengths=(8, 2)),
         )
     ]
     stock, free = paired(Around(build(name)))
@@ -103,16 +100,12 @@ def test_a_model_that_computes_several_texts(name):
 def test_a_model_that_names_its_arguments_otherwise():
     """Labels at padding are seen under another name, and so is padding before a pooler."""
     batch = batch_for("bert mlm", side="left")
+    named = {"ids": batch["input_ids"], "mask": batch["attention_mask"]}
     stock, free = paired(Around(build("BertModel")))
-    outputs = [
-        model(ids=batch["input_ids"], mask=batch["attention_mask"]) for model in (free, stock)
-    ]
-    pooled = [output.pooler_output for output in outputs]
-    assert_close(*pooled)
+    assert_close(free(**named).pooler_output, stock(**named).pooler_output)
     stock, free = paired(Around(build("BertForMaskedLM")))
     batch["targets"] = batch.pop("labels").clamp(min=0)
-    losses = [model.train()(**batch).loss for model in (free, stock)]
-    assert_close(*losses)
+    assert_close(free.train()(**batch).loss, stock.train()(**batch).loss)
 
 
 def test_parts_called_by_themselves():
@@ -161,8 +154,8 @@ def test_switched_off_and_saved(tmp_path):
     batch = batch_for("bert mlm")
     # Switching a second time changes nothing.
     padding_free(padding_free(free))
-    for name, model in (("stock", stock), ("free", free)):
-        model.save_pretrained(tmp_path / name)
+    stock.save_pretrained(tmp_path / "stock")
+    free.save_pretrained(tmp_path / "free")
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / "free" / file).read_bytes() == (tmp_path / "stock" / file).read_bytes()
     twin = copy.deepcopy(free)
@@ -179,10 +172,8 @@ def test_switched_off_and_saved(tmp_path):
     for model in (free, padding_free(twin, enabled=False)):
         padding_free(model, enabled=False)
         assert model.config._attn_implementation == stock.config._attn_implementation
-        assert (
-            type(model) is transformers.BertForMaskedLM
-            and model.state_dict().keys() == stock.state_dict().keys()
-        )
+        assert type(model) is transformers.BertForMaskedLM
+        assert model.state_dict().keys() == stock.state_dict().keys()
         for module, other in zip(model.modules(), stock.modules(), strict=True):
             assert vars(module).keys() == vars(other).keys()
     again = padding_free(padding_free(free), enabled=False)
@@ -193,11 +184,10 @@ def test_switched_off_and_saved(tmp_path):
 
 def test_saved_outputs_are_plain_tensors(tmp_path):
     _, free = pair("bert tokens")
-    batch = batch_for("bert tokens")
     with torch.no_grad():
-        output = free(**batch, output_hidden_states=False)
-    torch.save(output.logits, tmp_path / "logits")
-    assert_equal(torch.load(tmp_path / "logits"), output.logits)
+        logits = free(**batch_for("bert tokens"), output_hidden_states=False).logits
+    torch.save(logits, tmp_path / "logits")
+    assert_equal(torch.load(tmp_path / "logits"), logits)
 
 
 @pytest.mark.parametrize("name", ["bert classes", "deberta mlm", "own", "own, padded"])

@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from comparisons import (
-    assert_close,
-    assert_same_outputs,
-    batch_for,
-    build,
-    inputs_for,
-)
+from comparisons import assert_close, assert_same_outputs, batch_for, build, inputs_for
 from conftest import assert_equal
 
 from hf_roformer_lite import PaddingFreeError, padding_free
