@@ -19,19 +19,12 @@ def test_generate(name, side):
     stock, free = pair(name)
     batch = inputs_for(name, side=side)
     for use_cache in (True, False):
-        options = {
-            "max_new_tokens": 8,
-            "do_sample": False,
-            "use_cache": use_cache,
-            "pad_token_id": 0,
-        }
-        assert torch.equal(free.generate(**batch, **options), stock.generate(**batch, **options))
+        options = {"max_new_tokens": 8, "do_sample": False, "use_cache": use_cache}
+        generated = [model.generate(**batch, **options, pad_token_id=0) for model in (free, stock)]
+        assert torch.equal(*generated)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["BartForConditionalGeneration", "T5ForConditionalGeneration"],
-)
+@pytest.mark.parametrize("name", ["BartForConditionalGeneration", "T5ForConditionalGeneration"])
 def test_generate_from_targets(name):
     """Beginnings of targets that end with padding are continued after it, as by the stock model."""
     stock, free = pair(name)
@@ -65,7 +58,7 @@ def test_a_causal_model_in_the_table_of_encoder_decoders():
     losses = [model(**batch, labels=batch["input_ids"]).loss for model in (free, stock)]
     assert_close(*losses)
     options = {"max_new_tokens": 4, "do_sample": False, "use_cache": False, "pad_token_id": 0}
-    assert torch.equal(free.generate(**batch, **options), stock.generate(**batch, **options))
+    assert torch.equal(*(model.generate(**batch, **options) for model in (free, stock)))
 
 
 # The ways to generate that transformers does not leave to remote code.
