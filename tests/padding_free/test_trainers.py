@@ -59,7 +59,7 @@ def run(trainer: transformers.Trainer, resume: str | None = None) -> Run:
 def trainer_of(
     model: torch.nn.Module, name: str, folder: Path, **options: Any
 ) -> transformers.Trainer:
-    arguments = transformers.TrainingArguments(str(folder), **{**OPTIONS, **options})
+    arguments = transformers.TrainingArguments(folder, **{**OPTIONS, **options})
     return transformers.Trainer(model, arguments, train_dataset=rows_for(name))
 
 
@@ -104,32 +104,28 @@ def test_either_kind_of_model_continues_the_training_of_the_other(is_free, tmp_p
     assert_close(resumed.weights, whole.weights, atol=1e-6)
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> transformers.PreTrainedTokenizerFast:
-    return word_tokenizer()
-
-
-def saved(folder: Path, tokenizer: transformers.PreTrainedTokenizerFast, model_class: type) -> str:
+def saved(folder: Path, model_class: type) -> str:
+    """Save a model in double precision with a tokenizer of words."""
     fields = {"num_labels": 1} if model_class is transformers.BertForSequenceClassification else {}
     model = tiny_model(model_class.config_class.model_type, model_class, **fields)
     model.double().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
     return str(folder)
 
 
 @pytest.mark.parametrize("is_cross", [False, True])
-def test_sentence_transformers(is_cross, tokenizer, tmp_path):
+def test_sentence_transformers(is_cross, tmp_path):
     model_class = (
         transformers.BertForSequenceClassification if is_cross else transformers.LlamaModel
     )
-    base = saved(tmp_path / "base", tokenizer, model_class)
+    base = saved(tmp_path / "base", model_class)
     columns: dict[str, list] = {"first": TEXTS[:20], "second": TEXTS[20:]}
     if is_cross:
         columns["label"] = [float(n % 2) for n in range(20)]
     kind = "CrossEncoder" if is_cross else "SentenceTransformer"
     trainer_class = getattr(st, f"{kind}Trainer")
     arguments_class = getattr(st, f"{kind}TrainingArguments")
-    arguments = arguments_class(str(tmp_path), **{**OPTIONS, "learning_rate": 1e-2})
+    arguments = arguments_class(tmp_path, **{**OPTIONS, "learning_rate": 1e-2})
     runs = []
     for is_free in (False, True):
         if is_cross:
@@ -146,9 +142,9 @@ def test_sentence_transformers(is_cross, tokenizer, tmp_path):
     assert_same(*runs)
 
 
-def test_a_pipeline(tokenizer):
+def test_a_pipeline():
     """The texts of a batch have different lengths."""
-    options = {"tokenizer": tokenizer, "batch_size": 4, "device": "cpu", "top_k": 1}
+    options = {"tokenizer": word_tokenizer(), "batch_size": 4, "device": "cpu", "top_k": 1}
     scores = []
     for model in pair("bert classes"):
         classify = transformers.pipeline("text-classification", model=model, **options)
@@ -157,9 +153,9 @@ def test_a_pipeline(tokenizer):
 
 
 @pytest.mark.slow
-def test_processes_that_are_spawned(tokenizer, tmp_path):
+def test_processes_that_are_spawned(tmp_path):
     """A padding-free encoder is pickled for the processes of a pool, and encodes there the same."""
-    base = saved(tmp_path / "base", tokenizer, transformers.BertModel)
+    base = saved(tmp_path / "base", transformers.BertModel)
     modules = [Transformer(base), Pooling(64)]
     model = st.SentenceTransformer(modules=modules, device="cpu")
     expected = model.encode(TEXTS[:12])
@@ -171,9 +167,9 @@ def test_processes_that_are_spawned(tokenizer, tmp_path):
     assert_close(found, expected)
 
 
-def test_a_convolution_over_the_states_is_refused(tokenizer, tmp_path):
+def test_a_convolution_over_the_states_is_refused(tmp_path):
     """A convolution mixes the states of real tokens with the states of padding."""
-    base = saved(tmp_path / "base", tokenizer, transformers.BertModel)
+    base = saved(tmp_path / "base", transformers.BertModel)
     for kernel_sizes in ([1], [1, 3]):
         convolution = CNN(64, out_channels=8, kernel_sizes=kernel_sizes)
         modules = [Transformer(base), convolution, Pooling(8 * len(kernel_sizes))]
@@ -188,9 +184,9 @@ def test_a_convolution_over_the_states_is_refused(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("attend", [True, False])
-def test_queries_expanded_by_padding_are_refused(attend, tokenizer, tmp_path):
+def test_queries_expanded_by_padding_are_refused(attend, tmp_path):
     """ColBERT compares the states of tokens that the model does not attend to."""
-    base = saved(tmp_path / "base", tokenizer, transformers.BertModel)
+    base = saved(tmp_path / "base", transformers.BertModel)
     expansion = {"strategy": "fixed", "length": 16, "attend": attend}
     modules = [Transformer(base, query_expansion=expansion), MultiVectorMask()]
     model = st.MultiVectorEncoder(modules=modules, device="cpu").eval()
@@ -217,7 +213,7 @@ TRL = {
 
 
 @pytest.mark.parametrize("way", TRL)
-def test_trl(way, tokenizer, tmp_path):
+def test_trl(way, tmp_path):
     """The trainers of TRL replace the forward pass of a language model by one that returns a number
     for each token."""
     import trl
@@ -229,7 +225,7 @@ def test_trl(way, tokenizer, tmp_path):
         "DPO": {"prompt": TEXTS[:20], "chosen": TEXTS[20:], "rejected": TEXTS[13:33]},
         "GRPO": {"prompt": TEXTS},
     }[kind]
-    folder = saved(tmp_path / "base", tokenizer, transformers.LlamaForCausalLM)
+    folder = saved(tmp_path / "base", transformers.LlamaForCausalLM)
     runs = []
     more: dict[str, Any] = {}
     if way == "sft adapters":
@@ -241,10 +237,10 @@ def test_trl(way, tokenizer, tmp_path):
         if kind == "DPO":
             more["ref_model"] = transformers.LlamaForCausalLM.from_pretrained(folder)
         options = {**OPTIONS, "bf16": False, "gradient_checkpointing": False, **TRL[way]}
-        arguments = getattr(trl, f"{kind}Config")(str(tmp_path), **options)
+        arguments = getattr(trl, f"{kind}Config")(tmp_path, **options)
         data = Dataset.from_dict(columns)
         trainer = getattr(trl, f"{kind}Trainer")(
-            model, args=arguments, train_dataset=data, processing_class=tokenizer, **more
+            model, args=arguments, train_dataset=data, processing_class=word_tokenizer(), **more
         )
         runs.append(run(trainer))
         if kind == "GRPO":
