@@ -5,7 +5,6 @@ commands. A command ends where its work would begin.
 """
 
 import os
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import NoneType
@@ -126,18 +125,13 @@ def wrong_values(name: str, hint: Any) -> list[str]:
     return WRONG.get(kind, [])
 
 
-@pytest.fixture
-def assert_refused(place, only_options) -> Callable[[str, list[str], list[str]], None]:
+def assert_refused(command: str, more: list[str], parts: list[str]) -> None:
     """Run a command that must end with one sentence that has all `parts`, and leave no files."""
-
-    def check(command: str, more: list[str], parts: list[str]) -> None:
-        before = set(os.listdir(place))
-        (line,) = refused(f"{command} {RIGHT[command]}", *more).splitlines()
-        assert line.startswith(f"roformer-lite {command.split()[0]}: error: ")
-        assert all(part in line for part in parts), line
-        assert set(os.listdir(place)) == before
-
-    return check
+    before = set(os.listdir())
+    (line,) = refused(f"{command} {RIGHT[command]}", *more).splitlines()
+    assert line.startswith(f"roformer-lite {command.split()[0]}: error: ")
+    assert all(part in line for part in parts), line
+    assert set(os.listdir()) == before
 
 
 def test_every_command_is_here():
@@ -147,7 +141,7 @@ def test_every_command_is_here():
 # The options of `convert` are names of systems, which it asks the registry for, and that of `app`
 # is a device.
 @pytest.mark.parametrize("command", [name for name in RIGHT if name not in ("convert", "app")])
-def test_wrong_values_of_every_option(command, assert_refused):
+def test_wrong_values_of_every_option(command, only_options):
     tried = 0
     for option, hint in options_of(command).items():
         for value in wrong_values(option, hint):
@@ -186,6 +180,6 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("command", "more"), CONTRADICTIONS)
-def test_contradictions(command, more, assert_refused):
+def test_contradictions(command, more, only_options):
     words = more.split()
     assert_refused(command, words, [word for word in words if word.startswith("--")])
