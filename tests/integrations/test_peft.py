@@ -4,13 +4,7 @@ import peft
 import pytest
 import torch
 from conftest import STACKS, STYLES, assert_close, assert_equal, build, seq2seq_config, stack_config
-from peft import (
-    IA3Config,
-    LNTuningConfig,
-    LoraConfig,
-    PrefixTuningConfig,
-    get_peft_model,
-)
+from peft import IA3Config, LNTuningConfig, LoraConfig, PrefixTuningConfig, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -53,8 +47,9 @@ TARGETS = {"lora": ("q_proj", "v_proj"), "ia3": ("k_proj", "v_proj", "down_proj"
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("task", TASKS)
 def test_adapters_are_saved_and_merged(task, method, tmp_path):
+    model_class, auto_class = TASKS[task]
     base_model(task).save_pretrained(tmp_path / "base")
-    base = TASKS[task][1].from_pretrained(tmp_path / "base").eval()
+    base = auto_class.from_pretrained(tmp_path / "base").eval()
     plain = logits_of(base, task)
     names = [name for name, _ in base.named_modules()]
     expected_layers = {name for name in names if name.split(".")[-1] in TARGETS[method]}
@@ -68,9 +63,9 @@ def test_adapters_are_saved_and_merged(task, method, tmp_path):
     # The saved adapter names the base model, which is loaded with it.
     model.save_pretrained(tmp_path / "adapter")
     options = {"num_labels": 4} if task == "SEQ_CLS" else {}
-    name = TASKS[task][1].__name__
-    for auto in (getattr(peft, f"AutoPeft{name.removeprefix('Auto')}"), TASKS[task][1]):
-        again = auto.from_pretrained(tmp_path / "adapter", **options)
+    name = f"AutoPeft{auto_class.__name__.removeprefix('Auto')}"
+    for opener in (getattr(peft, name), auto_class):
+        again = opener.from_pretrained(tmp_path / "adapter", **options)
         assert_close(logits_of(again, task), adapted)
     with model.disable_adapter():
         assert_equal(logits_of(model, task), plain)
@@ -80,9 +75,9 @@ def test_adapters_are_saved_and_merged(task, method, tmp_path):
         merged = model
     else:
         merged = model.merge_and_unload()
-        assert type(merged) is TASKS[task][0]
+        assert type(merged) is model_class
         merged.save_pretrained(tmp_path / "merged")
-        merged = TASKS[task][1].from_pretrained(tmp_path / "merged")
+        merged = auto_class.from_pretrained(tmp_path / "merged")
     assert_close(logits_of(merged, task), adapted)
 
 
@@ -116,15 +111,18 @@ def test_norms_are_found_under_their_own_names():
     assert norms == {"self_attn_norm", "cross_attn_norm", "mlp_norm"}
 
 
+def with_prefix(model, task: str) -> peft.PeftModel:
+    return get_peft_model(model, PrefixTuningConfig(task_type=task, num_virtual_tokens=3)).eval()
+
+
 @pytest.mark.parametrize(
     "fields", [{"token_dropout_mask_id": 4}, {"is_decoder": True}, {}], ids=str
 )
 def test_prefixes_before_what_reads_ids_masks_and_positions(fields):
     """With a prefix, the mask is longer than the ids."""
     config = stack_config(num_labels=3, **fields)
-    model = build(rl.RoFormerLiteForSequenceClassification, config).eval()
-    prefix = PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3)
-    tuned = get_peft_model(model, prefix).eval()
+    model = build(rl.RoFormerLiteForSequenceClassification, config)
+    tuned = with_prefix(model, "SEQ_CLS")
     positions = torch.arange(IDS.shape[1]).expand(len(IDS), -1)
     together = tuned(IDS, attention_mask=MASK, position_ids=positions).logits
     alone = tuned(IDS[1:2, :3], attention_mask=MASK[1:2, :3]).logits
@@ -133,8 +131,7 @@ def test_prefixes_before_what_reads_ids_masks_and_positions(fields):
 
 def test_prefix_tuning_ignores_labels_of_padding():
     model = build(rl.RoFormerLiteForTokenClassification, stack_config(num_labels=3))
-    prefix = PrefixTuningConfig(task_type="TOKEN_CLS", num_virtual_tokens=3)
-    tuned = get_peft_model(model, prefix).eval()
+    tuned = with_prefix(model, "TOKEN_CLS")
     labels = torch.arange(IDS.numel()).view(IDS.shape) % 3
     ignored = labels.masked_fill(MASK == 0, -100)
     losses = [tuned(IDS, attention_mask=MASK, labels=given).loss for given in (labels, ignored)]

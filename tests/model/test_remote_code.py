@@ -22,24 +22,28 @@ def code_in(folder: Path) -> set[str]:
     return {path.stem for path in folder.glob("*.py")}
 
 
+def bundle(folder: Path, *parts) -> None:
+    """Save models and tokenizers with their code."""
+    for part in parts:
+        part.save_pretrained(folder, remote_code=True)
+
+
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory) -> Path:
     """Make bundles in every possible way, and save the outputs of the installed classes."""
     folder = tmp_path_factory.mktemp("bundles")
     tokenizer = rl.RoFormerLiteTokenizer.train([*TEXTS, "the houses"] * 5, vocab_size=300)
     encoder = build(rl.RoFormerLiteForMaskedLM, stack_config(vocab_size=300))
-    encoder.save_pretrained(folder / "encoder", remote_code=True)
-    tokenizer.save_pretrained(folder / "encoder", remote_code=True)
+    bundle(folder / "encoder", encoder, tokenizer)
 
     config = seq2seq_config()
     config.encoder.vocab_size = config.decoder.vocab_size = 300
     pair = build(rl.RoFormerLiteForConditionalGeneration, config)
-    for part in (pair, tokenizer):
-        part.save_pretrained(folder / "pair", remote_code=True)
+    bundle(folder / "pair", pair, tokenizer)
 
     vocabulary = "[PAD] [UNK] [CLS] [SEP] [MASK] 今天 天气 非 常 好 dog a the".split()
     words = rl.RoFormerLiteJiebaTokenizer({token: i for i, token in enumerate(vocabulary)})
-    words.save_pretrained(folder / "words", remote_code=True)
+    bundle(folder / "words", words)
 
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     with torch.no_grad():
@@ -50,8 +54,7 @@ def bundles(tmp_path_factory) -> Path:
         }
         config = stack_config("parallel-heads", vocab_size=300, num_labels=3)
         model = build(rl.RoFormerLiteForSequenceClassification, config)
-        for part in (model, tokenizer):
-            part.save_pretrained(folder / OPTIONAL, remote_code=True)
+        bundle(folder / OPTIONAL, model, tokenizer)
         answers[OPTIONAL] = model(**inputs).logits.tolist()
     write_json(folder / "expected.json", {"texts": TEXTS, "answers": answers})
     return folder
@@ -92,11 +95,11 @@ def test_with_the_package_no_code_is_asked_for(bundles, tmp_path, monkeypatch):
         ("AutoModelForSeq2SeqLM", "pair"),
         ("AutoTokenizer", "words"),
     )
-    for number, (auto, bundle) in enumerate(parts):
-        part = getattr(transformers, auto).from_pretrained(bundles / bundle)
+    for number, (auto, name) in enumerate(parts):
+        part = getattr(transformers, auto).from_pretrained(bundles / name)
         assert type(part) is getattr(rl, type(part).__name__)
         part.save_pretrained(tmp_path / f"{number}")
-        assert code_in(bundles / bundle) >= code_in(tmp_path / f"{number}") != set()
+        assert code_in(bundles / name) >= code_in(tmp_path / f"{number}") != set()
         # The second call does not repeat the option, because the tokenizer or model keeps it.
         for name, options in (
             (f"{number}-plain", {"remote_code": False}),
