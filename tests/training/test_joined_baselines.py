@@ -2,6 +2,7 @@
 
 import re
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +54,14 @@ def rows_of(number: int, separator: str = "") -> list[dict[str, str]]:
     return rows
 
 
+@torch.no_grad()
+def logits_of_encoder(model: Path, texts: list[str]) -> tuple[list[str], torch.Tensor]:
+    """The labels of a saved classifier, and the logits that its encoder has alone."""
+    stock = AutoModelForSequenceClassification.from_pretrained(model)
+    inputs = AutoTokenizer.from_pretrained(model)(texts, padding=True, return_tensors="pt")
+    return list(stock.config.label2id), stock(**inputs).logits
+
+
 @pytest.mark.parametrize("separator", ["", "+"])
 def test_the_joined_answer_is_that_of_its_parts(tmp_path, separator):
     """The parts are the stock class and a pipeline of scikit-learn."""
@@ -65,13 +74,9 @@ def test_the_joined_answer_is_that_of_its_parts(tmp_path, separator):
     model = tmp_path / "m"
     train(SMALL, data, model, **options)
     saved = open_model(model, device="cpu")
-    stock = AutoModelForSequenceClassification.from_pretrained(model)
     texts = [row["text"] for row in rows[:12]]
     labels = [row["label"] for row in rows] * 2
-    inputs = AutoTokenizer.from_pretrained(model)(texts, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        logits = stock(**inputs).logits.double().numpy()
-    names = list(stock.config.label2id)
+    names, logits = logits_of_encoder(model, texts)
     learned = [row["text"] for row in rows] * 2
     features = make_union(
         TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), sublinear_tf=True),
@@ -86,7 +91,7 @@ def test_the_joined_answer_is_that_of_its_parts(tmp_path, separator):
         machine = LinearSVC().fit(inputs, list(map(names.index, labels)))
     distances = machine.decision_function(features.transform(texts))
     join = saved.joined.join
-    joint = join.weight * logits + (1 - join.weight) * join.scale * distances
+    joint = join.weight * logits.double().numpy() + (1 - join.weight) * join.scale * distances
     expected = expit(joint) if separator else softmax(joint, axis=1)
     found = saved.answers(texts, batch_size=5)
     scores = np.array([[answer[name] for name in names] for answer in found])
@@ -101,12 +106,9 @@ def test_each_part_has_the_best_threshold_on_the_validation_data(tmp_path):
     data = write_rows(tmp_path / "rows.jsonl", rows)
     model = tmp_path / "m"
     results = train(SMALL, data, model, validation_file=data, label_separator="+")
-    stock = AutoModelForSequenceClassification.from_pretrained(model)
     texts = [row["text"] for row in rows]
-    inputs = AutoTokenizer.from_pretrained(model)(texts, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        scores = stock(**inputs).logits.sigmoid().numpy()
-    names = list(stock.config.label2id)
+    names, logits = logits_of_encoder(model, texts)
+    scores = logits.sigmoid().numpy()
     true = np.array([[name in row["label"].split("+") for name in names] for row in rows])
     machine = NgramClassifier.fit(texts, true.astype(int), num_labels=len(names))
     threshold = results["settings_of_encoder"]["threshold"]
