@@ -76,11 +76,6 @@ def predict(model: Path, source: str, target: str, *options: str, status: int = 
     return messages.getvalue()
 
 
-def lines_of(model: Path, *options: str) -> list[str]:
-    predict(model, "lines.txt", "lines.out", *options)
-    return Path("lines.out").read_text().split("\n")[:-1]
-
-
 def table_of(model: Path, source: str, target: str, *options: str) -> list[dict]:
     predict(model, source, target, "--text_column", "review", *options)
     return [row["columns"] for row in read_table(target)]
@@ -91,7 +86,7 @@ def test_a_table_has_the_answers_of_the_lines(models, kind):
     """Tables hold labels with scores, numbers, lists of tags and texts."""
     names = {"classify": ["label", "score"], "number": ["value"], "tag": ["tags"]}
     rows = table_of(models / kind, "x.jsonl", "y.jsonl")
-    for text, row, line in zip(TEXTS, rows, lines_of(models / kind), strict=True):
+    for text, row, line in zip(TEXTS, rows, answered(models / kind, TEXTS), strict=True):
         assert [*row] == ["review", "number", *names.get(kind, ["prediction"])]
         review, _, *answer = row.values()
         assert (review or "") == text
@@ -197,8 +192,8 @@ def test_an_empty_word_is_refused(models):
 
 
 def test_the_most_probable_labels(models):
-    first = lines_of(models / "classify")
-    ranked = lines_of(models / "classify", "--top_k", "3")
+    first = answered(models / "classify", TEXTS)
+    ranked = answered(models / "classify", TEXTS, top_k=3)
     for line, best in zip(ranked, first, strict=True):
         assert line.startswith(best)
         if best:
@@ -210,17 +205,17 @@ def test_the_most_probable_labels(models):
 
 
 def test_below_the_threshold_there_is_no_label(models):
-    plain = [line.split("\t") for line in lines_of(models / "classify") if line]
+    plain = [line.split("\t") for line in answered(models / "classify", TEXTS) if line]
     scores = sorted(float(score) for _, score in plain)
     between = sum(scores[1:3]) / 2
-    lines = lines_of(models / "classify", "--threshold", str(between))
+    lines = answered(models / "classify", TEXTS, threshold=between)
     found = [line.split("\t") for line in lines]
     expected = [[label if float(score) > between else "-", score] for label, score in plain]
     assert [row for row in found if len(row) > 1] == expected
     assert "-" in {label for label, _ in expected}
     rows = table_of(models / "labels", "x.jsonl", "y.jsonl", "--threshold", "0.0")
     assert [row["label"] for row in rows if row["label"]] == [";".join(LABELS)] * 4
-    assert set(lines_of(models / "labels", "--threshold", "1.0")) == {"-", ""}
+    assert set(answered(models / "labels", TEXTS, threshold=1.0)) == {"-", ""}
 
 
 @torch.no_grad()
@@ -238,7 +233,7 @@ def test_answers_are_those_of_the_model(models):
 
     for number, text in enumerate(TEXTS):
         found = {
-            kind: lines_of(models / kind)[number]
+            kind: answered(models / kind, TEXTS)[number]
             for kind in ("classify", "labels", "number", "tag", "mlm")
         }
         if not text:
@@ -275,16 +270,15 @@ def test_answers_are_those_of_the_model(models):
 
 def test_causal_models_draw_their_text(models):
     model = models / "causal"
-    options = ["--max_new_tokens", "8"]
-    drawn = lines_of(model, *options)
-    assert drawn == lines_of(model, *options, "--seed", "42")
-    assert drawn != lines_of(model, *options, "--seed", "1")
+    drawn = answered(model, TEXTS, max_new_tokens=8)
+    assert drawn == answered(model, TEXTS, max_new_tokens=8, seed=42)
+    assert drawn != answered(model, TEXTS, max_new_tokens=8, seed=1)
     assert drawn[2] == ""
-    greedy = lines_of(model, *options, "--beams", "1")
+    greedy = answered(model, TEXTS, max_new_tokens=8, beams=1)
     assert greedy != drawn
-    narrow = shutil.copytree(model, "narrow")
+    narrow = shutil.copytree(model, Path("narrow"))
     GenerationConfig.from_pretrained(model, top_k=1).save_pretrained(narrow)
-    assert greedy == lines_of(narrow, *options)
+    assert greedy == answered(narrow, TEXTS, max_new_tokens=8)
     loaded = load_model(model)
     tokenizer = AutoTokenizer.from_pretrained(model)
     prompt = tokenizer(
@@ -342,7 +336,7 @@ def test_a_file_is_replaced_as_a_whole(models):
     predict(models / "classify", "lines.txt", "link.txt")
     assert Path("link.txt").is_symlink() and stat.S_IMODE(Path("old.txt").stat().st_mode) == 0o640
     assert sorted(os.listdir()) == sorted(["link.txt", "old.txt", *before])
-    assert Path("old.txt").read_text().splitlines() == lines_of(models / "classify")
+    assert Path("old.txt").read_text().splitlines() == answered(models / "classify", TEXTS)
 
 
 def test_two_commands_write_the_same_file():
@@ -382,7 +376,7 @@ def test_white_space_around_a_text_does_not_matter(models):
     """A text may have white space on either side, and so may both parts of a pair."""
     spaced = [f" \t{text}\u3000 \r" for text in TEXTS]
     for kind in ("classify", "seq2seq", "mlm", "number"):
-        assert answered(models / kind, spaced) == lines_of(models / kind)
+        assert answered(models / kind, spaced) == answered(models / kind, TEXTS)
     pairs = ["one\ttwo", " one \t two ", "cat\t", "\tcat", "\t"]
     first, second, *empty = answered(models / "pairs", pairs)
     assert first == second != "" and empty == ["", "", ""]
