@@ -193,12 +193,11 @@ print(json.dumps([labels, SentenceTransformer(embed).encode(texts).tolist()]))
 
 def test_default_lengths_are_what_the_model_has_positions_for(folder, tmp_path):
     start = bert(tmp_path / "short", transformers.BertModel, max_position_embeddings=9)
-    files = {"model_name_or_path": start}
     rows = folder / "rows.jsonl"
-    results = train(f"classify {SHORT}", rows, tmp_path / "out", **files)
+    results = train(f"classify {SHORT}", rows, tmp_path / "out", model_name_or_path=start)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert results["settings"]["max_length"] == 9 == tokenizer.model_max_length
-    files |= {"train_file": rows, "output_dir": tmp_path / "no"}
+    files = {"model_name_or_path": start, "train_file": rows, "output_dir": tmp_path / "no"}
     message = refused("train classify --max_length 10", **files)
     assert "--max_length 10 is more than the model has positions for" in message
 
@@ -297,22 +296,22 @@ def test_classes_of_transformers_have_their_task():
         ("classify", modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES),
         ("tag", modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES),
     ):
-        names = [name for name in table.values() if not name.startswith("SeamlessM4T")]
-        for name in names:
-            config = transformers.PreTrainedConfig(architectures=[name])
-            assert recipe_of("model", config, results={}).name == task
+        for name in table.values():
+            if not name.startswith("SeamlessM4T"):
+                config = transformers.PreTrainedConfig(architectures=[name])
+                assert recipe_of("model", config, results={}).name == task
 
 
 @pytest.mark.parametrize(
     ("start", "given", "is_joined"), [("", "", True), ("bert", "", False), ("bert", "true", True)]
 )
 def test_a_baseline_joins_only_new_models_by_default(folder, start, given, is_joined):
-    words = ["--dataset_name", "any", "--output_dir", "m"]
+    words = "--dataset_name any --output_dir m"
     if start:
-        words += ["--model_name_or_path", str(folder / start)]
+        words += f" --model_name_or_path {folder / start}"
     if given:
-        words += ["--join_baseline", given]
-    assert parse_run("classify", words).joins_baseline == is_joined
+        words += f" --join_baseline {given}"
+    assert parse_run("classify", words.split()).joins_baseline == is_joined
 
 
 def test_masks_need_a_token():
