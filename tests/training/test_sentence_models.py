@@ -79,8 +79,14 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sparse", "colbert"])
-def test_the_example_trains_the_other_two_kinds(kind, folder):
+@pytest.mark.parametrize(
+    ("kind", "opener"),
+    [
+        ("sparse", sentence_transformers.SparseEncoder),
+        ("colbert", sentence_transformers.MultiVectorEncoder),
+    ],
+)
+def test_the_example_trains_the_other_two_kinds(kind, opener, folder):
     """A query is nearer to the document about its topic than to the other documents."""
     start = folder / "language"
     if not start.exists():
@@ -91,10 +97,6 @@ def test_the_example_trains_the_other_two_kinds(kind, folder):
     script = ROOT / "examples" / "sparse_and_colbert.py"
     options = "--use_cpu --num_train_epochs 4 --learning_rate 1e-3 --per_device_train_batch_size 8"
     in_new_process(script, kind, start, data, folder / kind, *options.split())
-    if kind == "sparse":
-        opener = sentence_transformers.SparseEncoder
-    else:
-        opener = sentence_transformers.MultiVectorEncoder
     model = opener(str(folder / kind), device="cpu")
     documents = ["wave tide boat", "dough oven crust", "comet star sky"]
     query = model.encode_query(["sail harbour"])
@@ -103,13 +105,12 @@ def test_the_example_trains_the_other_two_kinds(kind, folder):
 
 
 def test_what_is_measured(folder):
-    results = {task: results_of(folder / task) for task in ("embed", "rerank")}
-    metrics = {task: found["metrics"]["validation"] for task, found in results.items()}
-    assert set(metrics["embed"]) == {"spearman", "pearson"}
-    assert set(metrics["rerank"]) == {"mrr@10", "ndcg@10", "map"}
-    assert metrics["embed"]["spearman"] > 0.5
-    assert "spearman" in results["embed"]["baselines"]["TF-IDF cosine"]["validation"]
-    assert results["rerank"]["baselines"] == {}
+    embed, rerank = (results_of(folder / task) for task in ("embed", "rerank"))
+    metrics = embed["metrics"]["validation"]
+    assert set(metrics) == {"spearman", "pearson"} and metrics["spearman"] > 0.5
+    assert set(rerank["metrics"]["validation"]) == {"mrr@10", "ndcg@10", "map"}
+    assert "spearman" in embed["baselines"]["TF-IDF cosine"]["validation"]
+    assert rerank["baselines"] == {}
     assert "No baseline was measured" in card_of(folder / "rerank")
     check_sentence_modules(folder / "embed")
 
@@ -153,9 +154,9 @@ def test_metrics_are_those_of_the_library(folder):
     """The evaluators of sentence-transformers measure the same models on the same rows."""
     rows = {name: Dataset.from_json(str(folder / f"{name}.jsonl")) for name in ("pairs", "scores")}
     queries, documents, right = queries_and_documents(rows["pairs"])
-    scored = rows["scores"]
-    pairs = list(zip(scored["sentence1"], scored["sentence2"], strict=True))
-    first, second = zip(*pairs, strict=True)
+    first, second, scores = (
+        rows["scores"][name][:] for name in ("sentence1", "sentence2", "score")
+    )
     evaluators = {
         ("embed", "pairs"): sentence_evaluation.InformationRetrievalEvaluator(
             {str(number): text for number, text in enumerate(queries)},
@@ -164,10 +165,10 @@ def test_metrics_are_those_of_the_library(folder):
             accuracy_at_k=[1, 10],
         ),
         ("embed", "scores"): sentence_evaluation.EmbeddingSimilarityEvaluator(
-            first, second, scored["score"][:], main_similarity="cosine"
+            first, second, scores, main_similarity="cosine"
         ),
         ("rerank", "scores"): cross_encoder_evaluation.CrossEncoderCorrelationEvaluator(
-            pairs, scored["score"][:]
+            list(zip(first, second, strict=True)), scores
         ),
         ("rerank", "pairs"): cross_encoder_evaluation.CrossEncoderRerankingEvaluator(
             candidates(rows["pairs"].sort(["anchor", "positive"]).shuffle(seed=0))
@@ -191,9 +192,9 @@ def test_the_modules_of_a_given_model_are_kept(folder):
     shutil.copytree(folder / "embed", folder / "first")
     pooling = folder / "first" / "1_Pooling" / "config.json"
     pooling.write_text(pooling.read_text("utf-8").replace('"mean"', '"cls"'), "utf-8")
-    options = {"model_name_or_path": folder / "first", "max_steps": 1}
     out = folder / "second"
-    train("embed --use_cpu", folder / "pairs.jsonl", out, **options)
+    command = "embed --use_cpu --max_steps 1"
+    train(command, folder / "pairs.jsonl", out, model_name_or_path=folder / "first")
     saved = open_model(out, "cpu")
     assert saved.model[1].pooling_mode == "cls" and saved.model.config.classifier_pooling == "cls"
 
@@ -221,7 +222,5 @@ def test_baselines_and_candidates():
     assert samples[0] == {"query": "a b", "positive": ["b x", "a z"], "negative": ["d y"]}
     # The negative texts begin after the row of the query and go on from the first row.
     assert samples[1] == {"query": "c d", "positive": ["d y"], "negative": ["a z", "b x"]}
-    many = Dataset.from_dict(
-        {"anchor": [str(i) for i in range(501)], "positive": [f"p{i}" for i in range(501)]}
-    )
-    assert len(candidates(many)) == 500
+    many = [{"anchor": f"{i}", "positive": f"p{i}"} for i in range(501)]
+    assert len(candidates(Dataset.from_list(many))) == 500
