@@ -192,7 +192,7 @@ def test_the_card_is_what_evaluate_measures_and_predict_answers(trained):
         check_labels(card, report)
     if "labels" in task:
         threshold = results_of(model)["settings"]["threshold"]
-        assert card.count(f"{threshold:.4f}") == 1
+        assert card.count(f"at least {threshold:.4f}") == 1
         labels = [row["own_label"] for row in rows]
         others = table_of(task, folder, data, threshold=0.5)
         assert labels != [row["own_label"].removeprefix("-") for row in others]

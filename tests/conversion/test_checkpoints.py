@@ -155,12 +155,20 @@ def test_command_line(tmp_path, capsys):
     assert not new.exists()
 
 
+def train_tokenizer(text):
+    return rl.RoFormerLiteTokenizer.train([text] * 20, vocab_size=300)
+
+
+def write_source(folder: Path, family: str, model_type: str) -> Path:
+    config = {**CASES[family][0], "model_type": model_type, "vocab_size": 300}
+    _, weights = source_weights(family, config)
+    return write_checkpoint(folder / "source", config, weights)
+
+
 @pytest.fixture
 def roformer(tmp_path) -> Path:
     """A RoFormer with a vocabulary of words."""
-    config = {**CASES["roformer"][0], "model_type": "roformer", "vocab_size": 300}
-    _, weights = source_weights("roformer", config)
-    source = write_checkpoint(tmp_path / "source", config, weights)
+    source = write_source(tmp_path, "roformer", "roformer")
     (source / "vocab.txt").write_text("\n".join(ENTRIES))
     return source
 
@@ -174,7 +182,7 @@ def test_tokenizers_are_converted_too(roformer, tmp_path):
     expected = transformers.RoFormerTokenizer(VOCABULARY)(CHINESE).input_ids
     assert tokenizer(CHINESE).input_ids == expected
     export_checkpoint("roformer", tmp_path / "ours", tmp_path / "back")
-    trained = rl.RoFormerLiteTokenizer.train(["a few words of text"] * 5, vocab_size=280)
+    trained = train_tokenizer("a few words of text")
     trained.chat_template = {"default": "{{ messages }}", "short": "{{ messages[-1] }}"}
     trained.save_pretrained(tmp_path / "mine")
     for file in ("config.json", "model.safetensors"):
@@ -189,10 +197,6 @@ def test_tokenizers_are_converted_too(roformer, tmp_path):
         assert type(stock).__module__.startswith("transformers.")
         assert stock(line).input_ids == ids
     assert stock.chat_template == trained.chat_template
-
-
-def train_tokenizer(text):
-    return rl.RoFormerLiteTokenizer.train([text] * 20, vocab_size=300)
 
 
 @pytest.mark.parametrize(
@@ -245,10 +249,8 @@ def test_a_roformer_keeps_the_tokenizer_that_it_declares(file, roformer, tmp_pat
 
 
 def test_a_roformer_v2_keeps_the_tokenizer_that_it_declares(tmp_path):
-    config = {**CASES["roformer_v2"][0], "model_type": "roformer", "vocab_size": 300}
-    _, weights = source_weights("roformer_v2", config)
-    source = write_checkpoint(tmp_path / "source", config, weights)
-    trained = rl.RoFormerLiteTokenizer.train(["a few words of text"] * 5, vocab_size=300)
+    source = write_source(tmp_path, "roformer_v2", "roformer")
+    trained = train_tokenizer("a few words of text")
     trained.save_pretrained(source)
     change_fields(source / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
     convert_checkpoint("auto", source, tmp_path / "ours")
@@ -258,9 +260,7 @@ def test_a_roformer_v2_keeps_the_tokenizer_that_it_declares(tmp_path):
 
 @pytest.mark.parametrize("tokenizer_class", ["BertweetTokenizer", "PhobertTokenizer"])
 def test_codes_of_pairs_are_copied(tokenizer_class, tmp_path):
-    config = {**CASES["roberta"][0], "model_type": "roberta"}
-    _, weights = source_weights("roberta", config)
-    source = write_checkpoint(tmp_path / "source", config, weights)
+    source = write_source(tmp_path, "roberta", "roberta")
     (source / "vocab.txt").write_text("hello 9\nfoo 9\nh@@ 9\ne@@ 9\nl@@ 9\no 9\n")
     (source / "bpe.codes").write_text("h e 9\nhe l 8\nhel l 7\nhell o</w> 6\nf o 5\nfo o</w> 4\n")
     write_json(source / "tokenizer_config.json", {"tokenizer_class": tokenizer_class})

@@ -4,6 +4,8 @@ before anything is written.
 CTranslate2 reads the files that were written, so every test goes through the disk.
 """
 
+from copy import deepcopy
+
 import ctranslate2
 import numpy as np
 import pytest
@@ -55,9 +57,10 @@ def greedy(model, row: list[int], length: int) -> list[int]:
 
 
 def log_probabilities(model, targets: list[int], **ids: list[int]) -> np.ndarray:
-    """The log-probability of each target at its position."""
+    """The log-probability of each target at its position, computed in float64."""
+    exact = deepcopy(model).double()
     with torch.no_grad():
-        logits = model(**{name: torch.tensor([row]) for name, row in ids.items()}).logits[0]
+        logits = exact(**{name: torch.tensor([row]) for name, row in ids.items()}).logits[0]
     return logits.log_softmax(-1)[range(len(targets)), targets].numpy()
 
 

@@ -113,15 +113,17 @@ def test_each_part_has_the_best_threshold_on_the_validation_data(tmp_path):
     machine = NgramClassifier.fit(texts, true.astype(int), num_labels=len(names))
     threshold = results["settings_of_encoder"]["threshold"]
     assert f"{threshold:.6g}" in card_of(model)
-    found = f1_score(true, scores >= threshold, average="micro")
-    of_encoder = results["parts"]["its encoder alone"]["validation"]["micro_f1"]
-    assert found == pytest.approx(of_encoder)
-    of_machine = results["baselines"]["linear SVM on n-grams"]["validation"]["micro_f1"]
-    for own_scores, best in ((scores, of_encoder), (machine.scores(texts), of_machine)):
+    of_encoder = f1_score(true, scores >= threshold, average="micro")
+    figures = {**results["parts"], **results["baselines"]}
+    assert figures["its encoder alone"]["validation"]["micro_f1"] == pytest.approx(of_encoder)
+    for name, own_scores in (
+        ("its encoder alone", scores),
+        ("linear SVM on n-grams", machine.scores(texts)),
+    ):
         of_thresholds = [
             f1_score(true, own_scores >= score, average="micro") for score in np.unique(own_scores)
         ]
-        assert max(of_thresholds) == pytest.approx(best)
+        assert figures[name]["validation"]["micro_f1"] == pytest.approx(max(of_thresholds))
 
 
 def test_all_validation_rows_have_an_unseen_label(tmp_path):
