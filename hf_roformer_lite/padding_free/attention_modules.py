@@ -52,8 +52,8 @@ ATTENTION_MODULES = {
 }
 
 
-# The attribute that holds the original configuration of such a module. The module uses a copy,
-# which keeps the attention implementation of the stock model.
+# The attribute that holds the original configuration of such a module. The module uses a copy with
+# the attention implementation of the stock model.
 STOCK_CONFIG = "_stock_config"
 
 

@@ -231,7 +231,7 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
                     f"{args.dataset_name} has no split {name!r}; its splits are {', '.join(loaded)}"
                 )
             continue
-        dataset = without_decoding(loaded[name])
+        dataset = _without_media(loaded[name])
         hides = _hides_labels(dataset, getattr(args, "label_column", "score"))
         if hides and not is_needed:
             logger.warning(
@@ -246,7 +246,7 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
     return found
 
 
-def without_decoding(dataset: Dataset) -> Dataset:
+def _without_media(dataset: Dataset) -> Dataset:
     """The dataset without its sounds and pictures, which would be decoded row by row."""
     media = [name for name, kind in dataset.features.items() if hasattr(kind, "decode")]
     return dataset.remove_columns(media)

@@ -54,10 +54,11 @@ class Run:
 
     def __post_init__(self):
         self.data.check_combination(self.training)
-        target = os.path.realpath(self.output_dir)
+        target = Path(os.path.realpath(self.output_dir))
+        options = self.content()
         for name in HUB_NAMES:
-            folder = self.content().get(name)
-            if folder and Path(os.path.realpath(folder)) in Path(target).parents:
+            folder = options.get(name)
+            if folder and Path(os.path.realpath(folder)) in target.parents:
                 raise InputError(
                     f"--output_dir {self.output_dir} lies within --{name} {folder}, whose files "
                     "the training reads; choose a directory outside of it"

@@ -304,7 +304,7 @@ class CausalLM(LanguageModel):
         return Measured(metrics, bits_per_byte)
 
     def of_unseen(self, measured: Measured, is_seen: np.ndarray, rows: Dataset) -> RowMetric:
-        # The number of tokens in a byte is also that of the other documents.
+        # The number of tokens per byte must be that of the documents that are left.
         unseen = rows.filter(lambda row: not row[SEEN])
         return self.measured(measured.by_row.rows[~is_seen], unseen).by_row
 
