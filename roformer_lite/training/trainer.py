@@ -164,6 +164,12 @@ class RoFormerLiteTrainer(Trainer):
         dropped = (drawn < (self.options.word_dropout or 0.0)) & ~torch.isin(input_ids, special)
         return input_ids.masked_fill(dropped, replacement)
 
+    def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        loss, logits, labels = super().prediction_step(*args, **kwargs)
+        # Some models return more after their logits, such as the hidden states that the
+        # configuration asks for.
+        return loss, logits[0] if isinstance(logits, tuple) else logits, labels
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model together with the averaged weights. Both are written before the file that
         marks a checkpoint as complete."""
