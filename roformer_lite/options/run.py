@@ -90,6 +90,8 @@ class Run:
         found = {"task": self.task}
         for options in (self.data, self.model, self.training, self.card):
             found |= given_options(options)
+        # Whoever repeats this run has not agreed to replace a model of their own.
+        found.pop("overwrite_output_dir", None)
         return found
 
     @property

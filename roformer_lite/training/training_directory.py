@@ -28,7 +28,7 @@ NOT_GIVEN = "not given"
 # This is the last file that the Trainer writes into a checkpoint.
 STATE_FILE = "trainer_state.json"
 # Options that the description leaves out. (Test files are described by their content.)
-NOT_COMPARED = {"test_file", "output_dir", "overwrite_output_dir", "keep_checkpoints"}
+NOT_COMPARED = {"test_file", "output_dir", "keep_checkpoints"}
 # The test files and the options of the card, which do not affect the training. They may change, but
 # with several seeds only until the first of them is finished.
 OF_THE_END = {"--test_file", *(f"--{option.name}" for option in fields(PublishingOptions))}
@@ -151,13 +151,14 @@ class TrainingDirectory:
         data = self.run.data
         options = self.run.content()
         models = [Path(options[name]) for name in HUB_NAMES if name in options]
-        options |= options.pop("training_arguments", {})
+        arguments = options.pop("training_arguments", {})
         files = [
             *(data.train_file or ()),
             *(data.validation_file or ()),
             *(path for model in models for path in model.rglob("*") if path.is_file()),
         ]
         found = {f"--{name}": options[name] for name in options if name not in NOT_COMPARED}
+        found |= {f"--training_arguments {name}": value for name, value in arguments.items()}
         found |= dict(map(self._stamp, files))
         for name, stamp in map(self._stamp, data.test_file or ()):
             found[f"--test_file {name}"] = stamp

@@ -106,7 +106,7 @@ def test_it_continues_as_if_nothing_had_happened(task, folder, capsys):
         ("--learning_rate 0.1", "--learning_rate was not given and is 0.1"),
         (
             "--training_arguments lr_scheduler_type=cosine",
-            "--lr_scheduler_type was not given and is cosine",
+            "--training_arguments lr_scheduler_type was not given and is cosine",
         ),
     ],
 )

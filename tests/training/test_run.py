@@ -34,8 +34,9 @@ def test_the_file_repeats_the_training(trained):
         "adam_beta2": 0.98,
     }
     assert "--output_dir" in refused("train", path)
-    run("train", path, output_dir=trained / "again")
+    run("train", path, output_dir=trained / "again", overwrite_output_dir=True)
     assert_same_models(trained / "first", trained / "again")
+    # The file does not agree to replace a model.
     repeated = yaml.safe_load((trained / "again" / "run.yaml").read_text())
     assert repeated == content
 
