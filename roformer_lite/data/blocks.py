@@ -65,20 +65,27 @@ def cut_blocks(
 
 def document_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """The tokens before and after a document: [CLS] and [SEP], or the start and end tokens of a
-    tokenizer without them.
+    tokenizer without them. If there is no start token, as in Qwen's tokenizers, a document begins
+    after the end of another one.
 
     Raises:
-        InputError: if the tokenizer lacks such a token.
+        InputError: if the tokenizer has no token for the end.
     """
-    first = tokenizer.cls_token or tokenizer.bos_token
     last = tokenizer.sep_token or tokenizer.eos_token
-    tokens = [first, last]
-    if None in tokens:
+    if last is None:
         raise InputError(
-            "the tokenizer has no token for the beginning or the end of a document; its "
-            "tokenizer_config.json must name a bos_token and an eos_token"
+            "the tokenizer has no token for the end of a text; its tokenizer_config.json must "
+            "name an eos_token"
         )
-    return tokens
+    return [tokenizer.cls_token or tokenizer.bos_token or last, last]
+
+
+def stop_after_documents(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let `generate` stop at the token that ends the documents in training."""
+    _, last = document_tokens(tokenizer)
+    end = tokenizer.convert_tokens_to_ids(last)
+    if end not in np.atleast_1d(model.generation_config.eos_token_id):
+        model.generation_config.eos_token_id = end
 
 
 def blocks(

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_file, check_number
 from ..output import check_place
-from .hub_metadata import check_languages, check_license
 from .values import words_of
 
 MAX_SEED = 2**32 - 1
@@ -272,8 +271,10 @@ class PublishingOptions:
     """The parts of the model card that are not measured.
 
     Args:
-        language: ISO 639 codes of the languages, for example en de.
-        license: Licence of the model, as the Hub names it, for example apache-2.0.
+        language: ISO 639 codes of the languages, for example en de. The Hub checks them when the
+            model is uploaded.
+        license: Licence of the model, as the Hub names it, for example apache-2.0. The Hub checks
+            the name as well.
         dataset_title: Name of the data on the card. Default: the file names.
         datasets: Names of the datasets on the Hub, if the files are copies of them.
         hub_model_id: Repository to which you will upload the model, for the title and the code of
@@ -287,9 +288,3 @@ class PublishingOptions:
     dataset_title: str | None = None
     datasets: list[str] = field(default_factory=list)
     hub_model_id: str | None = None
-
-    def __post_init__(self):
-        if self.language:
-            check_languages(self.language)
-        if self.license is not None:
-            check_license(self.license)

@@ -22,7 +22,13 @@ from transformers import (
     set_seed,
 )
 
-from ..data.blocks import BlockCollator, batches, blocks, document_tokens
+from ..data.blocks import (
+    BlockCollator,
+    batches,
+    blocks,
+    document_tokens,
+    stop_after_documents,
+)
 from ..data.data_files import Row, file_format, read_lines, text_of
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
@@ -30,7 +36,7 @@ from ..errors import InputError
 from ..measuring.metrics import Metrics, perplexity_metrics, token_scores
 from ..measuring.significance import Measured, RowMetric, perplexity, ratio_of
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Recipe
+from .base import Answer, Recipe, Start
 from .loaded_model import Input, LoadedModel, right_sided, texts_of
 from .words import blank_tokens
 
@@ -253,6 +259,9 @@ class CausalLM(LanguageModel):
         # Generation needs padding on the left, but then the first token of a block
         # would have to be predicted from padding.
         return DataCollatorForSeq2Seq(right_sided(tokenizer))
+
+    def prepare_generation(self, start: Start) -> None:
+        stop_after_documents(start.model, start.tokenizer)
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         # The logits at a token predict the next one.

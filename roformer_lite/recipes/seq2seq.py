@@ -17,6 +17,7 @@ from transformers import (
 from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 
+from ..data.blocks import document_tokens, stop_after_documents
 from ..data.data_files import Row, text_of
 from ..data.reader import Reader
 from ..errors import InputError
@@ -113,20 +114,33 @@ class Seq2Seq(AnsweringRecipe):
 
     def prepare_generation(self, start: Start) -> None:
         args: Any = start.args
-        generation_config: Any = start.model.generation_config
-        # The length includes the start token.
-        max_length = args.generation_max_length or self.options.max_target_length + 1
-        generation_config.max_length = max_length
-        # This limit of a checkpoint would win.
-        generation_config.max_new_tokens = None
+        model: Any = start.model
+        tokenizer = start.tokenizer
+        generation_config = model.generation_config
+        # The limits of the checkpoint belong to other targets. The length includes the start token.
+        generation_config.update(
+            max_length=args.generation_max_length or self.options.max_target_length + 1,
+            max_new_tokens=None,
+            min_length=0,
+            min_new_tokens=None,
+        )
         if args.generation_num_beams is not None:
             generation_config.num_beams = args.generation_num_beams
-        # In training, mBART starts with the language of the target, which need not be that of the
-        # checkpoint.
-        prepare = getattr(start.model, "prepare_decoder_input_ids_from_labels", None)
+        stop_after_documents(model, tokenizer)
+        if model.config.decoder_start_token_id is None:
+            # A pair of two encoders has no start token yet.
+            first, _ = document_tokens(tokenizer)
+            model.config.decoder_start_token_id = tokenizer.convert_tokens_to_ids(first)
+        # In training, the decoder of mBART starts with the language of the target, and that of
+        # mBART-50 learns it as the first token. It need not be the language of the checkpoint.
+        target = tokenizer(text_target=["a"], return_tensors="pt")["input_ids"]
+        prepare = getattr(model, "prepare_decoder_input_ids_from_labels", None)
         if prepare is not None:
-            target = start.tokenizer(text_target=["a"], return_tensors="pt")["input_ids"]
             generation_config.decoder_start_token_id = int(prepare(target)[0, 0])
+        if generation_config.forced_bos_token_id is not None:
+            first_id = int(target[0, 0])
+            is_special = first_id in tokenizer.all_special_ids
+            generation_config.forced_bos_token_id = first_id if is_special else None
 
     # Choosing a checkpoint.
 

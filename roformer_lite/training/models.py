@@ -179,6 +179,11 @@ def pretrained_for_task(
         field: value for field, value in recipe.config_fields().items() if hasattr(given, field)
     }
     config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
+    # The files of the code are not saved with the model.
+    vars(config).pop("auto_map", None)
+    if config.pad_token_id is None:
+        # Classifiers of the last token look for padding.
+        config.pad_token_id = tokenizer.pad_token_id
     saved_config = config
     if why_new_head:
         # The saved weights have the shapes of the given labels, which the task may not allow.

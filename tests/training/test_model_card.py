@@ -10,8 +10,6 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 from program import TINY, read_json, results_of, train, write_rows
 from saved_models import save_bert
 
-from roformer_lite.errors import InputError
-from roformer_lite.options.common import PublishingOptions
 from roformer_lite.recipes import RECIPES
 
 CARDS = sorted((ROOT / "model_cards").glob("*/README.md"))
@@ -138,26 +136,3 @@ def test_labels_and_data_of_a_classifier(current_folder):
     assert names == {("validation", "data.jsonl"), ("test", "test.jsonl")}
     # Nothing in the metadata is null.
     assert "null" not in card.data.to_yaml() and card.data.language == ["en"]
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "said"),
-    [
-        ("language", "jp", "ISO 639"),
-        ("language", "zh-CN", "ISO 639"),
-        ("license", "Apache-2.0", "did you mean apache-2.0"),
-        ("license", "proprietary", "or other"),
-    ],
-)
-def test_metadata_that_the_hub_refuses_are_refused_before_the_training(option, value, said):
-    with pytest.raises(InputError, match=f"--{option} {value}: .*{said}"):
-        PublishingOptions(**{option: value if option == "license" else [value]})
-
-
-def test_metadata_that_the_hub_takes():
-    for path in CARDS:
-        data = ModelCard.load(path).data
-        PublishingOptions(
-            license=data.license, language=data.language, datasets=data.datasets or []
-        )
-    PublishingOptions(language=["zh", "yue", "multilingual", "code"], license="openrail++")

@@ -68,11 +68,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def bert(directory: Path, model_class: type[PreTrainedModel], **fields: Any) -> Path:
-    labels = {
-        "id2label": dict(enumerate(LABELS)),
-        "label2id": {label: i for i, label in enumerate(LABELS)},
-    }
-    fields = {"num_hidden_layers": 2, **labels, **fields}
+    fields = {"num_hidden_layers": 2, "id2label": dict(enumerate(LABELS)), **fields}
     return save_bert(directory, WORDS, model_class, **NO_DROPOUT, **fields)
 
 
@@ -234,10 +230,29 @@ def test_the_problem_type_of_a_classifier_ends_with_its_head(kind, task, folder,
     assert "problem_type" not in config_of(tmp_path / "m")
 
 
+def test_a_decoder_with_the_tokenizer_of_an_encoder(folder, tmp_path):
+    """Its configuration names no padding, and a token for the end that no text ends with."""
+    config = transformers.LlamaConfig(**SIZES, vocab_size=VOCABULARY["vocab_size"], num_labels=1)
+    start = save(transformers.LlamaForSequenceClassification(config), tmp_path / "reranker")
+    rows = [{"anchor": word, "positive": word} for word in WORDS]
+    pairs = write_rows(tmp_path / "pairs.jsonl", rows)
+    train(f"rerank {SHORT}", pairs, tmp_path / "m", model_name_or_path=start, test_file=pairs)
+    start = save(transformers.LlamaForCausalLM(config), tmp_path / "decoder")
+    text = folder / "text.jsonl"
+    train(f"causal {SHORT} --block_size 16", text, tmp_path / "c", model_name_or_path=start)
+    saved = transformers.GenerationConfig.from_pretrained(tmp_path / "c")
+    assert (config.eos_token_id, saved.eos_token_id) == (2, VOCABULARY["eos_token_id"])
+
+
 def test_other_families(folder, tmp_path, capsys):
     """An encoder with windows and an encoder-decoder stay what they are, and compute no padding."""
     config = transformers.ModernBertConfig(
-        **SIZES, **VOCABULARY, cls_token_id=2, sep_token_id=3, local_attention=4
+        **SIZES,
+        **VOCABULARY,
+        cls_token_id=2,
+        sep_token_id=3,
+        local_attention=4,
+        auto_map={"AutoConfig": "code.Config"},
     )
     start = save(transformers.ModernBertModel(config), tmp_path / "modernbert")
     rows = folder / "rows.jsonl"
@@ -245,7 +260,8 @@ def test_other_families(folder, tmp_path, capsys):
     results = train(f"classify {SHORT}", rows, out, model_name_or_path=start)
     assert results["training"]["own_weights"] is False
     assert "padding is computed" not in capsys.readouterr().err
-    assert config_of(out)["model_type"] == "modernbert"
+    saved = config_of(out)
+    assert saved["model_type"] == "modernbert" and "auto_map" not in saved
     sizes = {}
     for side in ("encoder", "decoder"):
         sizes |= {f"{side}_attention_heads": 2, f"{side}_layers": 1, f"{side}_ffn_dim": 48}
@@ -253,11 +269,12 @@ def test_other_families(folder, tmp_path, capsys):
         **VOCABULARY,
         **sizes,
         d_model=32,
-        decoder_start_token_id=2,
         max_position_embeddings=64,
     )
     model = transformers.BartForConditionalGeneration(pair)
     model.generation_config.update(num_beams=3, early_stopping=True, max_new_tokens=3)
+    # These belong to other targets.
+    model.generation_config.update(min_length=30, forced_bos_token_id=7)
     start = save(model, tmp_path / "bart")
     command = f"seq2seq {SHORT} --source_column text --target_column label"
     command += " --max_source_length 32 --max_target_length 16"
@@ -267,8 +284,9 @@ def test_other_families(folder, tmp_path, capsys):
     assert config_of(out)["model_type"] == "bart"
     saved = transformers.GenerationConfig.from_pretrained(out)
     assert (saved.num_beams, saved.early_stopping) == (3, True)
-    # The option wins over the limit of the checkpoint.
-    assert (saved.max_length, saved.max_new_tokens) == (17, None)
+    # The option wins over the limits of the checkpoint.
+    assert (saved.max_length, saved.max_new_tokens, saved.min_length) == (17, None, 0)
+    assert saved.decoder_start_token_id == saved.forced_bos_token_id == 2
     # The name of this class does not end like those of other encoder-decoders.
     marian = transformers.MarianConfig(**pair.to_dict() | {"pad_token_id": 0})
     start = save(transformers.MarianMTModel(marian), tmp_path / "marian")
