@@ -1,9 +1,8 @@
 """BART, mBART and Marian: encoder–decoders with scaled embeddings and a table of positions.
 
 Marian's table holds sines and cosines in an unusual order, and most of its files lack it. Here it
-becomes a table of learned positions with the same numbers. A decoder whose start token depends on
-the language of the text, such as mBART's without `decoder_start_token_id`, starts with the end
-token here.
+becomes a table of learned positions with the same numbers. A decoder without a
+`decoder_start_token_id` starts with the token with which their `generate` begins: `bos_token_id`.
 """
 
 from collections.abc import Mapping
@@ -14,8 +13,9 @@ from transformers import BartConfig, MarianConfig, MBartConfig, PreTrainedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
+from .checkpoint_files import ConversionError
 from .converter import CLASSIC_FIELDS, SourceConfig, Tensors
-from .hugging_face import WORDS, Head, HuggingFaceConverter, refuse_lookahead
+from .hugging_face import WORDS, Head, HuggingFaceConverter
 from .weight_map import ONE_ROW, Operation, WeightMap, WeightRule, drop_rows, in_layers, projections
 
 SIDES = ("encoder", "decoder")
@@ -89,13 +89,18 @@ class PairConverter(HuggingFaceConverter):
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
         theirs = self.read_config(source_config)
-        refuse_lookahead(theirs)
+        if hasattr(theirs, "is_causal"):
+            raise ConversionError(
+                f"is_causal={theirs.is_causal} changes which tokens their encoder or decoder "
+                "attends to; RoFormerLite's encoders attend to all tokens, and its decoders to "
+                "earlier ones"
+            )
         encoder_fields = self.stack_fields(theirs, "encoder")
         decoder_fields = self.stack_fields(theirs, "decoder")
         decoder_fields["lm_head_bias"] = source_config.get("stored_logits_bias", True)
         start_token_id = theirs.decoder_start_token_id
         if start_token_id is None:
-            start_token_id = theirs.eos_token_id
+            start_token_id = theirs.bos_token_id
         return RoFormerLiteSeq2SeqConfig(
             encoder=RoFormerLiteConfig(**encoder_fields),
             decoder=RoFormerLiteConfig(**decoder_fields),

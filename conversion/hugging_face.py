@@ -172,17 +172,24 @@ class HuggingFaceConverter(Converter):
         fields |= {ours: getattr(theirs, name) for ours, name in self.fields.items()}
         rope = fields.get("rope_parameters") or {}
         if LAYER_TYPES[0] in rope:
-            # There may be parameters for types of layers that the stack does not have.
+            # There may be parameters for types of layers that the stack does not have. Their class
+            # looks for `truncate` beside these sets, so it ignores one within them.
             fields["rope_parameters"] = {
-                kind: rope[kind] for kind in LAYER_TYPES if kind in theirs.layer_types
+                kind: {name: value for name, value in rope[kind].items() if name != "truncate"}
+                for kind in LAYER_TYPES
+                if kind in theirs.layer_types
             }
         fields |= self.computed_fields(theirs)
         fields |= head.fields_for(theirs)
         if name == "Model" and self.has_pooler is not None:
             fields["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
         ours = RoFormerLiteConfig(**fields)
-        if ours.is_decoder:
-            refuse_lookahead(theirs)
+        is_causal = getattr(theirs, "is_causal", ours.is_decoder)
+        if is_causal != ours.is_decoder:
+            raise ConversionError(
+                f"is_causal={is_causal}: RoFormerLite's decoders never attend to later tokens, and "
+                "its encoders always do"
+            )
         sets = ours.rope_parameters_of_layers().values()
         shares = {parameters.get("partial_rotary_factor", 1.0) for parameters in sets}
         if not self.rotates_parts and shares != {1.0}:
@@ -317,15 +324,6 @@ def dropout_of_head(ours: RoFormerLiteConfig) -> float:
     if ours.classifier_dropout is None:
         return ours.hidden_dropout
     return ours.classifier_dropout
-
-
-def refuse_lookahead(theirs: PreTrainedConfig) -> None:
-    """Reject the config of a decoder whose tokens attend to later ones."""
-    if not getattr(theirs, "is_causal", True):
-        raise ConversionError(
-            f"is_causal={theirs.is_causal}: their decoder then attends to later tokens, but "
-            "RoFormerLite's never does"
-        )
 
 
 def _bias_of(matrix: str) -> str:

@@ -142,6 +142,10 @@ class ModernBertDecoder(ModernBert):
         "ForSequenceClassification": CLASSIFIER,
     }
 
+    def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
+        # Their files may hold a window of their own, which wins over `local_attention`.
+        return {"sliding_window": theirs.sliding_window}
+
     def head_rules(self, head: Head, ours: PreTrainedConfig) -> Rules:
         if ours.head_bias or head is not CLASSIFIER:
             return head.rules

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from hf_roformer_lite import RoFormerLiteConfig
 
+from .bart import sines_then_cosines
 from .converter import CLASSIC_FIELDS, Converter, LayerConverter, SourceConfig, Tensors, read_fields
 from .weight_map import CONCATENATE, Rules, WeightRule, in_layers, renamed
 
@@ -68,6 +69,21 @@ class PreNormEncoderLayer(LayerConverter):
             is_decoder=self.is_decoder,
             add_cross_attention=self.is_decoder,
         )
+
+    def build_reference(self, source_config: SourceConfig) -> nn.Module:
+        reference = super().build_reference(source_config)
+        reference.has_positions = source_config.get("positions", False)
+        return reference
+
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> torch.Tensor:
+        if reference.has_positions:
+            states = inputs["inputs_embeds"]
+            places = (inputs["attention_mask"].long().cumsum(-1) - 1).clamp(min=0)
+            halves = sines_then_cosines(*states.shape[1:]).unflatten(-1, (2, -1))
+            # Sines are in the even channels, cosines in the odd ones.
+            table = halves.transpose(-1, -2).flatten(-2).to(states.dtype)
+            inputs = {**inputs, "inputs_embeds": states + table[places]}
+        return super().run_reference(reference, inputs)
 
     def build_layer(self, source_config: SourceConfig) -> nn.Module:
         width, heads, inner = (source_config[field] for field in LAYER_SIZES)

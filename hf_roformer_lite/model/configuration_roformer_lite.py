@@ -196,9 +196,9 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             `sliding_attention`. By default all layers are full, or all are sliding if
             `sliding_window` is set.
         sliding_window (`int`, *optional*): The reach of the sliding layers in tokens. A causal
-            layer attends to the last `sliding_window` tokens including the token itself, a
-            bidirectional layer to `sliding_window` tokens on each side. As in transformers, padding
-            between the tokens of a sequence counts.
+            layer attends to the last `sliding_window` tokens including the token itself, which are
+            at least 2, a bidirectional layer to `sliding_window` tokens on each side. As in
+            transformers, padding between the tokens of a sequence counts.
         token_dropout_mask_id (`int`, *optional*): The id of the mask token in encoders that were
             trained with token dropout (ESM-2, Lin et al. 2023). The embeddings of mask tokens are
             set to zero, and all others of a document are multiplied by 0.88 / (1 - its share of
@@ -477,11 +477,13 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             field="layer_types",
             what=f"a list of entries that are each one of {list(LAYER_TYPES)}",
         )
-        has_window = 0 < (self.sliding_window or 0) < 2**31
+        # A cache keeps one token less than a window, and transformers takes none as all.
+        smallest = 2 if self.is_decoder else 1
+        has_window = smallest <= (self.sliding_window or 0) < 2**31
         self.require(
             has_window or "sliding_attention" not in layer_types,
             field="sliding_window",
-            what="a positive number of tokens below 2 ** 31, "
+            what=f"a number of tokens from {smallest} to 2 ** 31 - 1, "
             "as layer_types has sliding_attention layers",
         )
 

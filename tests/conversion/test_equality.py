@@ -132,7 +132,7 @@ def test_long_and_packed(name):
 @pytest.mark.parametrize("name", ["bart", "mbart", "marian"])
 def test_pairs_generate_alike(name, tmp_path):
     """The settings of generation_config.json go along: forced and forbidden tokens, and beams."""
-    config = {**CASES[name][1], "decoder_start_token_id": 2, "eos_token_id": 3}
+    config = {**CASES[name][1], "eos_token_id": 3}
     reference, _ = source_weights(name, config)
     noisy(reference).generation_config.update(
         num_beams=3, bad_words_ids=[[4]], forced_eos_token_id=3, max_length=12
