@@ -31,7 +31,6 @@ OF_OTHERS = {
     "auto_find_batch_size",
     "convert_hf_to_gguf",
     "convert_roformer_original_tf_checkpoint_to_pytorch",
-    "forced_bos_token_id",
     "interleave_datasets",
     "limit_alphabet",
     "torch_compile",
