@@ -82,7 +82,7 @@ def document_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 def stop_after_documents(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
     """Let `generate` stop at the token that ends the documents in training."""
-    _, last = document_tokens(tokenizer)
+    last = document_tokens(tokenizer)[1]
     end = tokenizer.convert_tokens_to_ids(last)
     if end not in np.atleast_1d(model.generation_config.eos_token_id):
         model.generation_config.eos_token_id = end
@@ -97,9 +97,8 @@ def blocks(
     """The blocks of rows with `document` and `text`, as examples; see `cut_blocks`."""
     # The type of a list of numbers is also that of a single one.
     borders: Any = tokenizer.convert_tokens_to_ids(document_tokens(tokenizer))
-    start, end = borders
     pieces = _tokenized(rows, tokenizer)
-    for ids in cut_blocks(pieces, start, end, block_size, is_causal):
+    for ids in cut_blocks(pieces, *borders, block_size, is_causal):
         block = {"input_ids": ids, "attention_mask": [1] * len(ids)}
         if is_causal:
             block["labels"] = ids

@@ -127,9 +127,9 @@ class Seq2Seq(AnsweringRecipe):
         if args.generation_num_beams is not None:
             generation_config.num_beams = args.generation_num_beams
         stop_after_documents(model, tokenizer)
-        if model.config.decoder_start_token_id is None:
+        if getattr(model.config, "decoder_start_token_id", None) is None:
             # A pair of two encoders has no start token yet.
-            first, _ = document_tokens(tokenizer)
+            first = document_tokens(tokenizer)[0]
             model.config.decoder_start_token_id = tokenizer.convert_tokens_to_ids(first)
         # In training, the decoder of mBART starts with the language of the target, and that of
         # mBART-50 learns it as the first token. It need not be the language of the checkpoint.

@@ -181,7 +181,7 @@ def pretrained_for_task(
     config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
     # The files of the code are not saved with the model.
     vars(config).pop("auto_map", None)
-    if config.pad_token_id is None:
+    if getattr(config, "pad_token_id", None) is None:
         # Classifiers of the last token look for padding.
         config.pad_token_id = tokenizer.pad_token_id
     saved_config = config
