@@ -97,8 +97,9 @@ def blocks(
     """The blocks of rows with `document` and `text`, as examples; see `cut_blocks`."""
     # The type of a list of numbers is also that of a single one.
     borders: Any = tokenizer.convert_tokens_to_ids(document_tokens(tokenizer))
+    start, end = borders
     pieces = _tokenized(rows, tokenizer)
-    for ids in cut_blocks(pieces, *borders, block_size, is_causal):
+    for ids in cut_blocks(pieces, start, end, block_size, is_causal):
         block = {"input_ids": ids, "attention_mask": [1] * len(ids)}
         if is_causal:
             block["labels"] = ids

@@ -186,8 +186,8 @@ def _labelled_states(trainer: Trainer, layer: nn.Linear) -> tuple[torch.Tensor, 
     for batch in batches(model, rows, trainer.data_collator, trainer.args.eval_batch_size):
         labels.append(batch.pop("labels"))
         states.append(model(**batch).logits.float())
-        has_token_states = states[-1].ndim == 3
-        if has_token_states:
+        if states[-1].ndim == 3:
+            # There is a state for each token.
             is_labelled = labels[-1] != IGNORE_INDEX
             states[-1] = states[-1][is_labelled]
             labels[-1] = labels[-1][is_labelled]
