@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedConfig
+from transformers import MODEL_MAPPING, PreTrainedConfig
 
 from hf_roformer_lite.conversion.checkpoint_files import reason, without_warnings
 from hf_roformer_lite.integrations import RERANKER_FIELDS
@@ -28,7 +28,13 @@ from .recipes import RECIPES
 from .recipes.base import Recipe
 from .recipes.loaded_model import Input, LoadedModel
 from .saved.onnx_model import OnnxModel, is_exported
-from .saved.saved_model import load_config, max_positions, read_optional_object, require_tokenizer
+from .saved.saved_model import (
+    load_config,
+    max_positions,
+    read_optional_object,
+    require_tokenizer,
+    sentence_modules,
+)
 
 
 @dataclass(kw_only=True)
@@ -132,14 +138,22 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
     named = config.architectures if isinstance(config.architectures, list) else []
     architecture = str((named or ["no architecture"])[0])
     fitting = [kind for kind in RECIPES.values() if architecture.endswith(kind.architecture)]
-    if not fitting:
+    modules = sentence_modules(directory)
+    if "Pooling" in modules:
+        # sentence-transformers reads the bare stack, whichever class the configuration names.
+        fitting = [RECIPES["embed"]]
+        stack: Any = MODEL_MAPPING[type(config)]
+        config.architectures = [stack.__name__]
+    if not fitting or "LogitScore" in modules:
         raise InputError(
             f"{directory}/config.json: {architecture} fits none of the tasks {', '.join(RECIPES)}"
         )
-    # Rerankers of other programs have the class of a classifier, and these fields of
-    # sentence-transformers.
+    # Rerankers of other programs have the class of a classifier, and sentence-transformers marks
+    # them in its own file or, in older versions, by these fields.
+    library = read_optional_object(directory, "config_sentence_transformers.json")
     has_field = any(hasattr(config, name) for name in RERANKER_FIELDS)
-    is_reranker = config.num_labels == 1 and has_field
+    is_of_pairs = has_field or library.get("model_type") == "CrossEncoder"
+    is_reranker = config.num_labels == 1 and is_of_pairs
     task = results.get("task", "rerank" if is_reranker else None)
     kind = next((kind for kind in fitting if kind.name == task), fitting[0])
     settings = results.get("settings", {})

@@ -82,8 +82,7 @@ def document_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 def stop_after_documents(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
     """Let `generate` stop at the token that ends the documents in training."""
-    last = document_tokens(tokenizer)[1]
-    end = tokenizer.convert_tokens_to_ids(last)
+    end = tokenizer.convert_tokens_to_ids(document_tokens(tokenizer)[1])
     if end not in np.atleast_1d(model.generation_config.eos_token_id):
         model.generation_config.eos_token_id = end
 

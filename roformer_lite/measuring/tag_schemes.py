@@ -24,7 +24,7 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
             begun[tag[0]] += before[1:] != tag[1:]
     kinds = begun.keys() - {"O"}
     if kinds and kinds <= set("BI"):
-        return "IOB1" if begun["I"] > begun["B"] else "IOB2"
+        return "IOB1" if begun["I"] >= begun["B"] else "IOB2"
     # Tags that mark the end of an entity, but no beginning, have none of these schemes.
     return next(
         (name for name in STRICT_SCHEMES if kinds & set("BSU") and kinds <= set(name)), None

@@ -251,6 +251,11 @@ class Classify(LabelRecipe):
 
     def check_options(self, config: PreTrainedConfig, given: dict[str, Any]) -> None:
         super().check_options(config, given)
+        if self.problem_type == REGRESSION and config.num_labels != 1:
+            raise InputError(
+                f"the regression of this model gives {config.num_labels} numbers, and `predict` "
+                "and `evaluate` only take models of one"
+            )
         if given.get("top_k", 1) > config.num_labels:
             raise InputError(f"--top_k {given['top_k']}: this model has {config.num_labels} labels")
 

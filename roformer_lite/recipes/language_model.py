@@ -37,7 +37,7 @@ from ..measuring.metrics import Metrics, perplexity_metrics, token_scores
 from ..measuring.significance import Measured, RowMetric, perplexity, ratio_of
 from ..options.tasks import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Recipe, Start
-from .loaded_model import Input, LoadedModel, right_sided, texts_of
+from .loaded_model import LoadedModel, right_sided, texts_of
 from .words import blank_tokens
 
 if TYPE_CHECKING:
@@ -201,14 +201,13 @@ class MaskedLM(LanguageModel):
     # Answering.
 
     def answer(
-        self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
+        self, saved: LoadedModel, inputs: list[Any], options: dict[str, Any]
     ) -> list[Answer]:
         """The text of the tokens, with the most probable one instead of each mask, as
         `prediction`."""
-        texts = list(map(str, inputs))
-        saved.check_positions(texts)
+        saved.check_positions(inputs)
         tokenizer = saved.tokenizer
-        encoded = tokenizer(texts, padding=True, return_tensors="pt", verbose=False)
+        encoded = tokenizer(inputs, padding=True, return_tensors="pt", verbose=False)
         encoded = encoded.to(saved.model.device)
         logits = saved.model(**encoded).logits
         # A mask stands for text, so it is filled neither with a special token nor with a line end.
@@ -270,33 +269,27 @@ class CausalLM(LanguageModel):
     # Answering.
 
     def answer(
-        self, saved: LoadedModel, inputs: list[Input], options: dict[str, Any]
+        self, saved: LoadedModel, inputs: list[Any], options: dict[str, Any]
     ) -> list[Answer]:
         """Text that continues the input, as `prediction`. It is sampled unless `beams` is set, as
         the generation configuration of the model says."""
         new_tokens = options.get("max_new_tokens", MAX_NEW_TOKENS)
-        first, _ = document_tokens(saved.tokenizer)
-        prompts = [f"{first}{text}" for text in inputs]
-        saved.check_positions(prompts, more=new_tokens, add_special_tokens=False)
-        # A [SEP] would end the text, so no special tokens are added.
-        encoded = saved.tokenizer(
-            prompts,
-            add_special_tokens=False,
-            padding=True,
-            padding_side="left",
-            return_tensors="pt",
-            verbose=False,
-        ).to(saved.model.device)
-        token_ids = encoded["input_ids"]
-        found = saved.model.generate(
-            token_ids,
-            attention_mask=encoded["attention_mask"],
-            pad_token_id=saved.tokenizer.pad_token_id,
+        tokenizer = saved.tokenizer
+        # A [SEP] would end the text, so no special tokens are added. As in training, the start is
+        # not a part of the text, which a tokenizer may encode differently after another token.
+        saved.check_positions(inputs, more=new_tokens + 1, add_special_tokens=False)
+        found = tokenizer(inputs, add_special_tokens=False, verbose=False)["input_ids"]
+        first = tokenizer.convert_tokens_to_ids(document_tokens(tokenizer)[0])
+        prompts = {"input_ids": [[first, *ids] for ids in found]}
+        encoded = tokenizer.pad(prompts, padding_side="left", return_tensors="pt")
+        token_ids = saved.model.generate(
+            **encoded.to(saved.model.device),
+            pad_token_id=tokenizer.pad_token_id,
             max_new_tokens=new_tokens,
             do_sample="beams" not in options,
             num_beams=options.get("beams", 1),
         )
-        return texts_of(found[:, token_ids.shape[1] :], saved.tokenizer)
+        return texts_of(token_ids[:, encoded["input_ids"].shape[1] :], tokenizer)
 
     # Measuring.
 

@@ -178,7 +178,7 @@ class Seq2Seq(AnsweringRecipe):
             )
         limits: dict[str, Any] = {}
         if "beams" in options:
-            limits["num_beams"] = options["beams"]
+            limits |= {"num_beams": options["beams"], "do_sample": False}
         if new_tokens:
             # The saved limit would apply as well.
             limits |= {"max_new_tokens": new_tokens, "max_length": None}

@@ -149,7 +149,8 @@ class Tag(LabelRecipe):
             options,
             labels=cls.numbered(names),
             unit=settings.get("unit", WORDS),
-            scheme=settings.get("scheme", scheme_of([names])),
+            # Without a training, any I-X may begin an entity.
+            scheme=settings.get("scheme", scheme_of(zip(names))),
             joiner=settings.get("joiner"),
         )
 

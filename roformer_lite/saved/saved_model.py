@@ -206,6 +206,9 @@ def require_tokenizer(
         )
     with naming(f"{name}: the tokenizer"):
         tokenizer = open_tokenizer(directory)
+    if tokenizer.pad_token is None:
+        # Decoders are often saved without one. The mask says which tokens are padding.
+        tokenizer.pad_token = tokenizer.eos_token
     if config is not None:
         check_vocabulary(tokenizer, config, name)
         leave_out_segments(tokenizer, config)
@@ -228,19 +231,6 @@ def set_input_names(tokenizer: PreTrainedTokenizerBase, names: list[str]) -> Non
     tokenizer.init_kwargs["model_input_names"] = names
 
 
-def try_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str | Path) -> None:
-    """Encode two texts, because the padding and lengths in tokenizer_config.json are not checked
-    when a tokenizer is loaded.
-
-    Raises:
-        InputError: if the texts cannot be encoded as a batch.
-    """
-    with naming(f"{name}/tokenizer_config.json"):
-        if tokenizer.pad_token_id is None:
-            raise InputError("the tokenizer has no pad_token, which this file must name")
-        tokenizer(["a", "b c"], padding=True, truncation=True, return_tensors="pt")
-
-
 def check_vocabulary(
     tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, name: str | Path
 ) -> None:
@@ -250,12 +240,15 @@ def check_vocabulary(
 
     Args:
         tokenizer: The saved tokenizer.
-        config: The configuration of the model that reads its tokens.
+        config: The configuration of the model that reads its tokens. If it names no padding, it
+            gets that of the tokenizer, for which classifiers of the last token look.
         name: The name of the model, for the message.
 
     Raises:
         InputError: with both numbers.
     """
+    if getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = tokenizer.pad_token_id
     stack = getattr(config, "encoder", config)
     vocab_size = getattr(stack, "vocab_size", None)
     if not vocab_size:

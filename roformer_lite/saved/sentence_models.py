@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_roformer_lite.conversion.checkpoint_files import check_numbers
 
-from .saved_model import directory_of, naming, read_optional_object, sentence_modules
+from .saved_model import naming, read_optional_object, sentence_modules
 
 if TYPE_CHECKING:
     from sentence_transformers.base.model import BaseModel
@@ -41,9 +41,12 @@ def make_sentence_model(
     from hf_roformer_lite.conversion.checkpoints import copy_sentence_modules
 
     theirs = None
-    if modules_of is not None and (directory_of(modules_of) / "modules.json").is_file():
-        config = read_optional_object(modules_of, "config_sentence_transformers.json")
-        theirs = config.get("model_type", "SentenceTransformer")
+    if modules_of is not None:
+        modules = sentence_modules(modules_of)
+        # A causal reranker becomes a classifier, whose score needs no module.
+        if modules and "LogitScore" not in modules:
+            config = read_optional_object(modules_of, "config_sentence_transformers.json")
+            theirs = config.get("model_type", "SentenceTransformer")
     with TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -75,16 +75,6 @@ class TrainingClock(TrainerCallback, ExportableState):
             facts.append(f"{timedelta(seconds=seconds)} left")
         print(f"{place}: {', '.join(facts)}", file=sys.stderr)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.global_step < state.max_steps and state.is_world_process_zero:
-            print(
-                "The training stops early, because the last evaluations brought no improvement "
-                "(--early_stopping_patience)",
-                file=sys.stderr,
-            )
-
 
 def seconds_of(state: TrainerState) -> float:
     """The time of a training until its last checkpoint."""

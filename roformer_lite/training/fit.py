@@ -134,6 +134,13 @@ def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = 
         raise InputError(f"the training cannot begin: {reason(error)}; {remedy}") from error
     # Without accelerate's autocast wrapper, the model is evaluated exactly as it is saved.
     vars(trainer.model).pop("forward", None)
+    state = trainer.state
+    if state.global_step < state.max_steps and state.is_world_process_zero:
+        print(
+            "The training stops early, because the last evaluations brought no improvement "
+            "(--early_stopping_patience)",
+            file=sys.stderr,
+        )
 
 
 def _resume(trainer: RoFormerLiteTrainer, checkpoint: str) -> None:

@@ -182,8 +182,9 @@ def _labelled_states(trainer: Trainer, layer: nn.Linear) -> tuple[torch.Tensor, 
     vars(layer)["forward"] = nn.Identity()
     # The Trainer turns dropout on again.
     model.eval()
-    rows = train.select(order)
-    for batch in batches(model, rows, trainer.data_collator, trainer.args.eval_batch_size):
+    for batch in batches(
+        model, train.select(order), trainer.data_collator, trainer.args.eval_batch_size
+    ):
         labels.append(batch.pop("labels"))
         states.append(model(**batch).logits.float())
         if states[-1].ndim == 3:

@@ -174,22 +174,17 @@ def pretrained_for_task(
             f"--model_name_or_path {name}: {given.model_type} is {kind}; train seq2seq takes "
             "encoder–decoders, and all other tasks take single stacks"
         )
+    check_vocabulary(tokenizer, given, name)
     why_new_head = recipe.why_new_head(given)
     of_task = {
         field: value for field, value in recipe.config_fields().items() if hasattr(given, field)
     }
     config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
-    # The files of the code are not saved with the model.
-    vars(config).pop("auto_map", None)
-    if getattr(config, "pad_token_id", None) is None:
-        # Classifiers of the last token look for padding.
-        config.pad_token_id = tokenizer.pad_token_id
     saved_config = config
     if why_new_head:
         # The saved weights have the shapes of the given labels, which the task may not allow.
         head = {name: getattr(given, name) for name in ("id2label", "label2id", "problem_type")}
         saved_config = type(given).from_dict({**config.to_dict(), **head})
-    check_vocabulary(tokenizer, given, name)
     model, new = load_with_new_head(recipe.auto_model, name, saved_config)
     messages = []
     if why_new_head:
@@ -214,6 +209,8 @@ def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
     """`fields` of a configuration, updated with `overrides`; `encoder` and `decoder` are updated
     field by field."""
     found = dict(fields)
+    # The code that this names is not saved with the model.
+    found.pop("auto_map", None)
     if "num_labels" in overrides:
         # The names belong to a different number of labels.
         found.pop("id2label", None)

@@ -11,7 +11,7 @@ from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokeni
 from ..errors import InputError
 from ..options.run import Run
 from ..recipes.base import Recipe
-from ..saved.saved_model import require_tokenizer, try_tokenizer
+from ..saved.saved_model import naming, require_tokenizer
 
 
 def make_tokenizer(
@@ -41,7 +41,9 @@ def make_tokenizer(
                 trained.save_pretrained(unfinished)
                 unfinished.rename(folder)
     tokenizer = require_tokenizer(name)
-    try_tokenizer(tokenizer, name)
+    with naming(f"{name}/tokenizer_config.json"):
+        # Its padding and its lengths are not checked when it is loaded.
+        tokenizer(["a", "b c"], padding=True, truncation=True, return_tensors="pt")
     is_own = isinstance(tokenizer, RoFormerLiteTokenizer)
     if recipe.name == "causal" and is_own:
         # A prompt has no [SEP] at its end, because another text would begin after it.

@@ -164,7 +164,7 @@ class RoFormerLiteTrainer(Trainer):
         dropped = (drawn < (self.options.word_dropout or 0.0)) & ~torch.isin(input_ids, special)
         return input_ids.masked_fill(dropped, replacement)
 
-    def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         loss, logits, labels = super().prediction_step(*args, **kwargs)
         # Some models return more after their logits, such as the hidden states that the
         # configuration asks for.

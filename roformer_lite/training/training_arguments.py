@@ -3,7 +3,6 @@ and the arguments in `--training_arguments`."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
 
-from ..errors import InputError, check_number, did_you_mean
+from ..errors import InputError, check_number
 from ..measuring.metrics import LOWER_IS_BETTER
 from ..options.run import Run
 from ..options.values import command_words
@@ -77,18 +76,11 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
 
 def _checked(kind: Any, values: Mapping[str, Any]) -> TrainingArguments:
     """Make an object of `kind`, which reads the values as a command line of transformers."""
-    known = [option.name for option in fields(kind) if option.init]
-    for name in values:
-        if name not in known:
-            raise InputError(
-                f"--training_arguments {name}: {kind.__name__} has no field {name}"
-                f"{did_you_mean(name, known)}"
-            )
     texts = {
         name: json.dumps(value) if isinstance(value, dict) else value
         for name, value in values.items()
     }
-    parser = HfArgumentParser(kind, exit_on_error=False)
+    parser = HfArgumentParser(kind, exit_on_error=False, allow_abbrev=False)
     try:
         (args,) = parser.parse_args_into_dataclasses(command_words(texts), look_for_args_file=False)
     # TrainingArguments reads files, imports libraries and checks devices, so any error may occur.
