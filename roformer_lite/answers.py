@@ -153,10 +153,9 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
     library = read_optional_object(directory, "config_sentence_transformers.json")
     has_field = any(hasattr(config, name) for name in RERANKER_FIELDS)
     is_of_pairs = has_field or library.get("model_type") == "CrossEncoder"
-    is_reranker = config.num_labels == 1 and is_of_pairs
-    task = results.get("task", "rerank" if is_reranker else None)
+    task = results.get("task", "rerank" if is_of_pairs and config.num_labels == 1 else None)
     kind = next((kind for kind in fitting if kind.name == task), fitting[0])
-    settings = results.get("settings", {})
+    settings = results.get("settings", {"pairs": is_of_pairs})
     parser = CommandParser(f"train {kind.name}", "", [kind.options_class])
     # The settings may be anything in a damaged file, also no object.
     try:
