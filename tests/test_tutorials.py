@@ -40,7 +40,7 @@ def run(monkeypatch, capsys, current_folder):
 def test_train_from_scratch(run, tmp_path):
     paragraphs = [f"one two three {'four ' * (n % 5)}\n\n" for n in range(400)]
     (tmp_path / "book.txt").write_text("".join(paragraphs), "utf-8")
-    options = ["--size", "tiny", "--vocab_size", "280", "--epochs", "4", "--prompt", "one two"]
+    options = [*"--size tiny --vocab_size 280 --epochs 4 --prompt".split(), "one two"]
     out = run("train_from_scratch.py", "book.txt", "model", *options)
     assert out.rstrip().splitlines()[-1].startswith("one two three")
     assert (tmp_path / "model" / "model.safetensors").is_file()
@@ -60,8 +60,7 @@ def test_long_text(run, tmp_path):
         " ".join(f"{n} and {n + 1}" for n in range(length)) for length in (5, 9, 300, 40) * 4
     ]
     (tmp_path / "books.txt").write_text("\n\n".join(documents), "utf-8")
-    options = ["--size", "tiny", "--vocab_size", "400", "--window", "8"]
-    options += ["--epochs", "1", "--longest", "1000"]
+    options = "--size tiny --vocab_size 400 --window 8 --epochs 1 --longest 1000".split()
     out = run("long_text.py", "books.txt", "model", *options)
     lengths = re.search(r"16 documents of (\d+) to (\d+) tokens", out)
     assert int(lengths[1]) < 40 and int(lengths[2]) > 600
@@ -75,7 +74,7 @@ def test_translate_and_its_exports(run, tmp_path):
     table = date_lines()
     sources = [line.partition("\t")[0] for line in table[1:]]
     (tmp_path / "pairs.tsv").write_text("".join(table), "utf-8")
-    options = ["--size", "tiny", "--vocab_size", "400", "--epochs", "12"]
+    options = "--size tiny --vocab_size 400 --epochs 12".split()
     out = run("translate.py", "pairs.tsv", "translator", *options, "--test", sources[0])
     assert re.search(r"BLEU \d+\.\d on 30 unseen pairs", out) and f"{sources[0]} → " in out
 

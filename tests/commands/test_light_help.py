@@ -31,9 +31,9 @@ for arguments, status in json.loads(sys.argv[1]):
 """
 MISTAKES = {
     "predict": ["nowhere/at/all", "--batch_size", "0"],
-    "evaluate": ["model", "--test_file", "x", "--lable_column", "y"],
+    "evaluate": "model --test_file x --lable_column y".split(),
     "export": ["model", "out", "--format", "tflite"],
-    "train": ["classify", "--train_file", "nowhere.csv", "--output_dir", "m"],
+    "train": "classify --train_file nowhere.csv --output_dir m".split(),
     "convert": ["model"],
 }
 

@@ -26,18 +26,18 @@ from hf_roformer_lite import conversion
 from roformer_lite.cli import main
 
 Damage = Callable[[Path], object]
-PREDICT = ["predict", "{}", "--input_file", "lines.txt", "--device", "cpu"]
-EVALUATE = ["evaluate", "{}", "--test_file", "rows.csv", "--device", "cpu"]
+PREDICT = "predict {} --input_file lines.txt --device cpu".split()
+EVALUATE = "evaluate {} --test_file rows.csv --device cpu".split()
 # These commands read each directory. They may ignore damage to files that they don't use.
 COMMANDS = {
-    "classify": [PREDICT, EVALUATE, ["export", "{}", "out"]],
+    "classify": [PREDICT, EVALUATE, "export {} out".split()],
     "causal": [[*PREDICT, "--max_new_tokens", "2"]],
     "tag": [PREDICT],
     "seq2seq": [PREDICT],
     "jieba": [PREDICT],
     "shards": [PREDICT],
     "sentence": [PREDICT],
-    "mlm": [["convert", "{}", "out", "--to", "roformer"]],
+    "mlm": ["convert {} out --to roformer".split()],
     "roformer": [["convert", "{}", "out"]],
 }
 
@@ -187,9 +187,9 @@ def _larger_tokenizer(folder: Path) -> None:
 
 (CONVERT,) = COMMANDS["roformer"]
 TUNE = (
-    "train classify --train_file rows.csv --model_name_or_path {} --use_cpu --max_length 16".split()
-)
-TUNE += ["--max_steps", "1", "--output_dir", "out"]
+    "train classify --train_file rows.csv --model_name_or_path {} --use_cpu --max_length 16 "
+    "--max_steps 1 --output_dir out"
+).split()
 # Without a check, libraries would accept these files, or end the process.
 SILENT = [
     *(

@@ -45,7 +45,7 @@ def test_options_after_the_file_override_it(trained):
     path = trained / "first" / "run.yaml"
     run = parse_run(
         str(path),
-        ["--max_steps", "9", "--training_arguments", "adam_beta2=0.9", "--output_dir", "x"],
+        "--max_steps 9 --training_arguments adam_beta2=0.9 --output_dir x".split(),
     )
     assert run.training.max_steps == 9 and run.card.dataset_title == "Two: colours"
     assert run.training.training_arguments == {"lr_scheduler_type": "cosine", "adam_beta2": 0.9}

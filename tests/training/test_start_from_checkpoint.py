@@ -11,6 +11,7 @@ from conftest import assert_close
 from program import (
     answered,
     card_of,
+    change_fields,
     config_of,
     evaluated,
     in_new_process,
@@ -231,13 +232,15 @@ def test_the_problem_type_of_a_classifier_ends_with_its_head(kind, task, folder,
 
 
 def test_a_decoder_with_the_tokenizer_of_an_encoder(folder, tmp_path):
-    """Its configuration names no padding, and a token for the end that no text ends with."""
+    """Its configuration names no padding, and a token for the end that no text ends with. The
+    tokenizer need not name padding either."""
     config = transformers.LlamaConfig(**SIZES, vocab_size=VOCABULARY["vocab_size"], num_labels=1)
     start = save(transformers.LlamaForSequenceClassification(config), tmp_path / "reranker")
     rows = [{"anchor": word, "positive": word} for word in WORDS]
     pairs = write_rows(tmp_path / "pairs.jsonl", rows)
     train(f"rerank {SHORT}", pairs, tmp_path / "m", model_name_or_path=start, test_file=pairs)
     start = save(transformers.LlamaForCausalLM(config), tmp_path / "decoder")
+    change_fields(start / "tokenizer_config.json", pad_token=None, eos_token="[SEP]")
     text = folder / "text.jsonl"
     train(f"causal {SHORT} --block_size 16", text, tmp_path / "c", model_name_or_path=start)
     saved = transformers.GenerationConfig.from_pretrained(tmp_path / "c")
