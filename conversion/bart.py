@@ -13,9 +13,8 @@ from transformers import BartConfig, MarianConfig, MBartConfig, PreTrainedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
-from .checkpoint_files import ConversionError
 from .converter import CLASSIC_FIELDS, SourceConfig, Tensors
-from .hugging_face import WORDS, Head, HuggingFaceConverter
+from .hugging_face import WORDS, Head, HuggingFaceConverter, check_direction
 from .weight_map import ONE_ROW, Operation, WeightMap, WeightRule, drop_rows, in_layers, projections
 
 SIDES = ("encoder", "decoder")
@@ -89,12 +88,7 @@ class PairConverter(HuggingFaceConverter):
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
         theirs = self.read_config(source_config)
-        if hasattr(theirs, "is_causal"):
-            raise ConversionError(
-                f"is_causal={theirs.is_causal} changes which tokens their encoder or decoder "
-                "attends to; RoFormerLite's encoders attend to all tokens, and its decoders to "
-                "earlier ones"
-            )
+        check_direction(theirs, is_causal=None)
         encoder_fields = self.stack_fields(theirs, "encoder")
         decoder_fields = self.stack_fields(theirs, "decoder")
         decoder_fields["lm_head_bias"] = source_config.get("stored_logits_bias", True)

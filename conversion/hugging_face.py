@@ -184,12 +184,7 @@ class HuggingFaceConverter(Converter):
         if name == "Model" and self.has_pooler is not None:
             fields["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
         ours = RoFormerLiteConfig(**fields)
-        is_causal = getattr(theirs, "is_causal", ours.is_decoder)
-        if is_causal != ours.is_decoder:
-            raise ConversionError(
-                f"is_causal={is_causal}: RoFormerLite's decoders never attend to later tokens, and "
-                "its encoders always do"
-            )
+        check_direction(theirs, is_causal=ours.is_decoder)
         sets = ours.rope_parameters_of_layers().values()
         shares = {parameters.get("partial_rotary_factor", 1.0) for parameters in sets}
         if not self.rotates_parts and shares != {1.0}:
@@ -324,6 +319,17 @@ def dropout_of_head(ours: RoFormerLiteConfig) -> float:
     if ours.classifier_dropout is None:
         return ours.hidden_dropout
     return ours.classifier_dropout
+
+
+def check_direction(theirs: PreTrainedConfig, is_causal: bool | None) -> None:
+    """Reject a config that sets `is_causal` to another value, so that its tokens attend to others
+    than ours do. None rejects every value, as for a pair, one of whose sides it changes."""
+    given = getattr(theirs, "is_causal", is_causal)
+    if given != is_causal:
+        raise ConversionError(
+            f"is_causal={given}: RoFormerLite's decoders never attend to later tokens, and its "
+            "encoders always do"
+        )
 
 
 def _bias_of(matrix: str) -> str:

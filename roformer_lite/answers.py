@@ -136,7 +136,7 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
         InputError: if no task fits, or if the settings are damaged.
     """
     named = config.architectures if isinstance(config.architectures, list) else []
-    architecture = str((named or ["no architecture"])[0])
+    architecture = str([*named, "no architecture"][0])
     fitting = [kind for kind in RECIPES.values() if architecture.endswith(kind.architecture)]
     modules = sentence_modules(directory)
     if "Pooling" in modules:

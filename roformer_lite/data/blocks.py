@@ -63,10 +63,10 @@ def cut_blocks(
                 yield [*before, *block.tolist(), *after]
 
 
-def document_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The tokens before and after a document: [CLS] and [SEP], or the start and end tokens of a
-    tokenizer without them. If there is no start token, as in Qwen's tokenizers, a document begins
-    after the end of another one.
+def document_ids(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """The two ids before and after a document: of [CLS] and [SEP], or of the start and end tokens
+    of a tokenizer without them. If there is no start token, as in Qwen's tokenizers, a document
+    begins after the end of another one.
 
     Raises:
         InputError: if the tokenizer has no token for the end.
@@ -77,12 +77,14 @@ def document_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
             "the tokenizer has no token for the end of a text; its tokenizer_config.json must "
             "name an eos_token"
         )
-    return [tokenizer.cls_token or tokenizer.bos_token or last, last]
+    first = tokenizer.cls_token or tokenizer.bos_token or last
+    # For transformers, the result may also be a single number.
+    return tokenizer.convert_tokens_to_ids([first, last])
 
 
 def stop_after_documents(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
     """Let `generate` stop at the token that ends the documents in training."""
-    end = tokenizer.convert_tokens_to_ids(document_tokens(tokenizer)[1])
+    _, end = document_ids(tokenizer)
     if end not in np.atleast_1d(model.generation_config.eos_token_id):
         model.generation_config.eos_token_id = end
 
@@ -94,9 +96,7 @@ def blocks(
     is_causal: bool,
 ) -> Iterator[dict[str, list[int]]]:
     """The blocks of rows with `document` and `text`, as examples; see `cut_blocks`."""
-    # The type of a list of numbers is also that of a single one.
-    borders: Any = tokenizer.convert_tokens_to_ids(document_tokens(tokenizer))
-    start, end = borders
+    start, end = document_ids(tokenizer)
     pieces = _tokenized(rows, tokenizer)
     for ids in cut_blocks(pieces, start, end, block_size, is_causal):
         block = {"input_ids": ids, "attention_mask": [1] * len(ids)}

@@ -253,8 +253,7 @@ class Classify(LabelRecipe):
         super().check_options(config, given)
         if self.problem_type == REGRESSION and config.num_labels != 1:
             raise InputError(
-                f"the regression of this model gives {config.num_labels} numbers, and `predict` "
-                "and `evaluate` only take models of one"
+                f"this model gives {config.num_labels} numbers, but a regression has only one here"
             )
         if given.get("top_k", 1) > config.num_labels:
             raise InputError(f"--top_k {given['top_k']}: this model has {config.num_labels} labels")

@@ -22,13 +22,7 @@ from transformers import (
     set_seed,
 )
 
-from ..data.blocks import (
-    BlockCollator,
-    batches,
-    blocks,
-    document_tokens,
-    stop_after_documents,
-)
+from ..data.blocks import BlockCollator, batches, blocks, document_ids, stop_after_documents
 from ..data.data_files import Row, file_format, read_lines, text_of
 from ..data.duplicates import SEEN
 from ..data.reader import Reader
@@ -279,7 +273,7 @@ class CausalLM(LanguageModel):
         # not a part of the text, which a tokenizer may encode differently after another token.
         saved.check_positions(inputs, more=new_tokens + 1, add_special_tokens=False)
         found = tokenizer(inputs, add_special_tokens=False, verbose=False)["input_ids"]
-        first = tokenizer.convert_tokens_to_ids(document_tokens(tokenizer)[0])
+        first, _ = document_ids(tokenizer)
         prompts = {"input_ids": [[first, *ids] for ids in found]}
         encoded = tokenizer.pad(prompts, padding_side="left", return_tensors="pt")
         token_ids = saved.model.generate(

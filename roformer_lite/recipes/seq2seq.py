@@ -17,7 +17,7 @@ from transformers import (
 from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 
-from ..data.blocks import document_tokens, stop_after_documents
+from ..data.blocks import document_ids, stop_after_documents
 from ..data.data_files import Row, text_of
 from ..data.reader import Reader
 from ..errors import InputError
@@ -123,14 +123,12 @@ class Seq2Seq(AnsweringRecipe):
             max_new_tokens=None,
             min_length=0,
             min_new_tokens=None,
+            num_beams=args.generation_num_beams or generation_config.num_beams,
         )
-        if args.generation_num_beams is not None:
-            generation_config.num_beams = args.generation_num_beams
         stop_after_documents(model, tokenizer)
         if getattr(model.config, "decoder_start_token_id", None) is None:
             # A pair of two encoders has no start token yet.
-            first = document_tokens(tokenizer)[0]
-            model.config.decoder_start_token_id = tokenizer.convert_tokens_to_ids(first)
+            model.config.decoder_start_token_id, _ = document_ids(tokenizer)
         # In training, the decoder of mBART starts with the language of the target, and that of
         # mBART-50 learns it as the first token. It need not be the language of the checkpoint.
         target = tokenizer(text_target=["a"], return_tensors="pt")["input_ids"]

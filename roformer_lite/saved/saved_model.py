@@ -206,9 +206,8 @@ def require_tokenizer(
         )
     with naming(f"{name}: the tokenizer"):
         tokenizer = open_tokenizer(directory)
-    if tokenizer.pad_token is None:
-        # Decoders are often saved without one. The mask says which tokens are padding.
-        tokenizer.pad_token = tokenizer.eos_token
+    # Decoders are often saved without one. The mask says which tokens are padding.
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     if config is not None:
         check_vocabulary(tokenizer, config, name)
         leave_out_segments(tokenizer, config)

@@ -45,9 +45,10 @@ def train_seeds(run: Run) -> dict[str, Any]:
     with directory.held():
         for number, seed in enumerate(seeds, 1):
             path = _folder(run, seed) / RESULTS_FILE
-            finished = ", already trained" if path.is_file() else ""
-            print(f"Seed {seed}, {number} of {len(seeds)}{finished}", file=sys.stderr)
-            if not finished:
+            is_trained = path.is_file()
+            state = ", already trained" if is_trained else ""
+            print(f"Seed {seed}, {number} of {len(seeds)}{state}", file=sys.stderr)
+            if not is_trained:
                 train(_of_seed(run, seed))
             found[seed] = read_object(path)
         best = best_seed(found)

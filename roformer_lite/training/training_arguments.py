@@ -10,7 +10,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
 
-from ..errors import InputError, check_number
+from ..errors import InputError, check_number, did_you_mean
 from ..measuring.metrics import LOWER_IS_BETTER
 from ..options.run import Run
 from ..options.values import command_words
@@ -82,12 +82,20 @@ def _checked(kind: Any, values: Mapping[str, Any]) -> TrainingArguments:
     }
     parser = HfArgumentParser(kind, exit_on_error=False, allow_abbrev=False)
     try:
-        (args,) = parser.parse_args_into_dataclasses(command_words(texts), look_for_args_file=False)
+        args, unknown = parser.parse_args_into_dataclasses(
+            command_words(texts), return_remaining_strings=True, look_for_args_file=False
+        )
     # TrainingArguments reads files, imports libraries and checks devices, so any error may occur.
     except Exception as error:
         raise InputError(
             f"--training_arguments: transformers does not accept them: {reason(error)}"
         ) from error
+    if unknown:
+        name = unknown[0].lstrip("-").partition("=")[0]
+        raise InputError(
+            f"--training_arguments {name}: {kind.__name__} has no field {name}"
+            f"{did_you_mean(name, kind.__dataclass_fields__)}"
+        )
     check_number(
         "training_arguments gradient_accumulation_steps",
         args.gradient_accumulation_steps,

@@ -30,9 +30,9 @@ for arguments, status in json.loads(sys.argv[1]):
     assert not set(sys.argv[2:]) & set(sys.modules), arguments
 """
 MISTAKES = {
-    "predict": ["nowhere/at/all", "--batch_size", "0"],
+    "predict": "nowhere/at/all --batch_size 0".split(),
     "evaluate": "model --test_file x --lable_column y".split(),
-    "export": ["model", "out", "--format", "tflite"],
+    "export": "model out --format tflite".split(),
     "train": "classify --train_file nowhere.csv --output_dir m".split(),
     "convert": ["model"],
 }

@@ -23,7 +23,8 @@ NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
     ("given", "message"),
     [
         # The beginning of a name is not enough, as it could stand for a refused one.
-        ("hub_tok=hf_x", "hub_tok"),
+        ("hub_tok=hf_x", "has no field hub_tok"),
+        ("learning_rat=5", "did you mean"),
         ("seed=3", "pass the option --seed"),
         ("hub_token=hf_x", "HF_TOKEN"),
         ("save_only_model=true", "would continue with a new optimizer"),

@@ -88,7 +88,7 @@ def test_entities_are_counted_by_the_scheme_of_the_tags(scheme):
     tags = [true.split()]
     assert scheme_of(tags) == scheme
     # Labels alone do not say whether B-X must begin each entity.
-    assert scheme_of([["B-X"], ["I-X"]]) == "IOB1"
+    assert scheme_of(zip(["B-X", "I-X"])) == "IOB1"
     assert tagging_metrics(tags, tags, scheme)["f1"] == 1
     assert tagging_metrics([predicted.split()], tags, scheme)["f1"] == pytest.approx(f1)
     report = report_of_entities(tags, [predicted.split()], scheme)

@@ -29,7 +29,7 @@ WORKER = Path(__file__).with_name("killed_worker.py")
 SEEDS = ["3", "5", "1"]
 SEVERAL = "--seeds 3 5 1"
 OPTIONS = f"{TINY} --learning_rate 3e-2 --num_train_epochs 3 --ema_decay 0.5 --join_baseline false"
-WORDS = ["red", "green", "blue", "white", "dark", "pale", "warm", "cold"]
+WORDS = "red green blue white dark pale warm cold".split()
 
 
 def write_split(path: Path, amount: int, seed: int) -> None:

@@ -69,7 +69,11 @@ def folder(tmp_path_factory) -> Path:
 
 
 def bert(directory: Path, model_class: type[PreTrainedModel], **fields: Any) -> Path:
-    fields = {"num_hidden_layers": 2, "id2label": dict(enumerate(LABELS)), **fields}
+    labels = {
+        "id2label": dict(enumerate(LABELS)),
+        "label2id": {label: i for i, label in enumerate(LABELS)},
+    }
+    fields = {"num_hidden_layers": 2, **labels, **fields}
     return save_bert(directory, WORDS, model_class, **NO_DROPOUT, **fields)
 
 
@@ -236,14 +240,14 @@ def test_a_decoder_with_the_tokenizer_of_an_encoder(folder, tmp_path):
     tokenizer need not name padding either."""
     config = transformers.LlamaConfig(**SIZES, vocab_size=VOCABULARY["vocab_size"], num_labels=1)
     start = save(transformers.LlamaForSequenceClassification(config), tmp_path / "reranker")
-    rows = [{"anchor": word, "positive": word} for word in WORDS]
-    pairs = write_rows(tmp_path / "pairs.jsonl", rows)
+    pairs = tmp_path / "pairs.jsonl"
+    write_rows(pairs, [{"anchor": word, "positive": word} for word in WORDS])
     train(f"rerank {SHORT}", pairs, tmp_path / "m", model_name_or_path=start, test_file=pairs)
     start = save(transformers.LlamaForCausalLM(config), tmp_path / "decoder")
     change_fields(start / "tokenizer_config.json", pad_token=None, eos_token="[SEP]")
-    text = folder / "text.jsonl"
-    train(f"causal {SHORT} --block_size 16", text, tmp_path / "c", model_name_or_path=start)
-    saved = transformers.GenerationConfig.from_pretrained(tmp_path / "c")
+    out = tmp_path / "c"
+    train(f"causal {SHORT} --block_size 16", folder / "text.jsonl", out, model_name_or_path=start)
+    saved = transformers.GenerationConfig.from_pretrained(out)
     assert saved.eos_token_id == 3 != config.eos_token_id
 
 
