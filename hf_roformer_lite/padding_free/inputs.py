@@ -17,7 +17,7 @@ from transformers.utils import logging
 from transformers.utils.import_utils import is_tracing
 
 from .layers import CACHES, parameters_of
-from .plan import Plan, ReadPositions, current, on_cpu, wants_all_layers
+from .plan import Plan, ReadPositions, current, on_cpu, request_of_layers
 
 logger = logging.get_logger(__name__)
 
@@ -63,14 +63,13 @@ def make_plan(
     base: Any = model.base_model
     has_cache = any(given.get(name) is not None for name in CACHES)
     if has_cache and has_single_tokens(model, given):
-        # A step of `generate` has no padding.
-        return Plan(computes_padding=True, base=base)
+        return Plan(why_padded="a step of generation has no padding", base=base)
     values = read_values(switch, given)
     mask = values.get("attention_mask")
     # A tagger labels the source, even if its configuration is that of an encoder–decoder.
     has_target = model.config.is_encoder_decoder and switch.head != "token"
     plan = Plan(
-        computes_padding=needs_padding(model, switch, given),
+        why_padded=reason_for_padding(model, given),
         base=base,
         has_target=has_target,
         is_real=None if mask is None else mask != 0,
@@ -84,7 +83,7 @@ def make_plan(
         return plan
     leave_with_mask(plan, given)
     labels = values.get("labels")
-    if labels is None or plan.computes_padding:
+    if labels is None or plan.why_padded:
         return plan
     if skips_logits(model, switch, given):
         plan.labelled = keep_labelled(model, switch, given, labels)
@@ -131,18 +130,17 @@ def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor
     return values
 
 
-def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:
-    """Whether the layers must compute the padded batch. The reason is logged once."""
-    reason = ""
-    if wants_all_layers(given, model.config, model.config.get_text_config()):
-        reason = "the outputs of all layers are requested, by the call or by the configuration"
-    elif "start_positions" in parameters_of(model):
+def reason_for_padding(model: PreTrainedModel, given: dict[str, Any]) -> str:
+    """Why the layers must compute the padded batch, which is logged once; empty if they need not
+    compute it."""
+    reason = request_of_layers(given, model.config, model.config.get_text_config())
+    if "start_positions" in parameters_of(model):
         reason = "the probability of an answer depends on the scores of padding"
     if reason:
         logger.warning_once(
             f"padding_free: {type(model).__name__} computes padding, because {reason}."
         )
-    return reason != ""
+    return reason
 
 
 def leave_out_cache(

@@ -25,7 +25,7 @@ from transformers.utils.import_utils import is_tracing
 
 from .batch import FlatTokens, flat_form_of, map_states
 from .masks import DocumentMask, FlatMask, Pattern, is_nearly_full
-from .plan import Plan, current, wants_all_layers
+from .plan import Plan, current, request_of_layers
 
 logger = logging.get_logger(__name__)
 
@@ -237,7 +237,7 @@ def may_be_flat(given: dict[str, Any], shape: tuple[int, int]) -> bool:
     if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != shape:
         return False
     # `is_causal` has an effect only on full batches.
-    if given.get("is_causal") is not None or wants_all_layers(given):
+    if given.get("is_causal") is not None or request_of_layers(given):
         return False
     has_source = given.get("encoder_hidden_states") is not None
     if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
@@ -317,7 +317,7 @@ def plan_of(layer: nn.Module, mask: torch.Tensor) -> Plan | None:
             holder = mask.untyped_storage()
     plan: Plan | None = getattr(holder, "padding_free_plan", None)
     if plan is None and name_in_transformers(layer) in OWN_MASKS:
-        plan = current.plan or Plan(computes_padding=True)
+        plan = current.plan or Plan(why_padded="the model made no plan")
         holder.padding_free_plan = plan
     return plan
 
@@ -326,12 +326,12 @@ def flat_mask_of(layer: nn.Module, mask: torch.Tensor) -> FlatMask | None:
     """The mask of the flat row instead of a mask `(B, 1, L, L)` or `(B, 1, 1, L)`; None if padding
     is to be computed."""
     plan = plan_of(layer, mask)
-    if plan is None or plan.computes_padding:
+    if plan is None or plan.why_padded:
         return None
     pattern = OWN_MASKS.get(name_in_transformers(layer))
     if plan.flat_mask is None:
         if plan.is_real is None or is_nearly_full(plan.is_real):
-            plan.computes_padding = True
+            plan.why_padded = "a flat row costs more than little padding"
             return None
         tokens = plan.tokens(plan.is_real, None if pattern is None else pattern.is_causal)
         plan.flat_mask = FlatMask(

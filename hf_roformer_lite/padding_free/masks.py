@@ -26,7 +26,7 @@ from transformers.masking_utils import (
 from transformers.utils.import_utils import is_tracing
 
 from .batch import FlatTokens
-from .plan import Plan, current, wants_all_layers
+from .plan import Plan, current, request_of_layers
 from .sorted_rows import SortedRows
 
 NAME = "padding_free"
@@ -339,7 +339,7 @@ def padding_free_mask(
     shape = (arguments["batch_size"], kv_length)
     fits = attention_mask is None or attention_mask.shape == shape
     plan = current.plan or Plan()
-    computes_padding = plan.computes_padding or wants_all_layers({}, arguments["config"])
+    computes_padding = plan.why_padded or request_of_layers({}, arguments["config"])
     is_full_graph = attention_mask is None and is_tracing()
     if is_fixed_size or not fits or computes_padding or is_full_graph:
         return make_dense(**arguments)

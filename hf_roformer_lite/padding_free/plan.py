@@ -24,13 +24,13 @@ Forward = TypeVar("Forward", bound=Callable[..., Any])
 LAYER_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits", "use_mems")
 
 
-def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
-    """Whether the arguments or a configuration request outputs of all layers. These are recorded in
-    the shape in which the layers compute them."""
-    return any(
-        given.get(name) or any(getattr(config, name, False) for config in configs)
-        for name in LAYER_OUTPUTS
-    )
+def request_of_layers(given: dict[str, Any], *configs: Any) -> str:
+    """The reason for padding if the arguments or a configuration request outputs of all layers,
+    which are recorded in the shape in which the layers compute them; empty if not."""
+    for name in LAYER_OUTPUTS:
+        if given.get(name) or any(getattr(config, name, False) for config in configs):
+            return f"{name} requests the outputs of all layers"
+    return ""
 
 
 # A condition and a matrix `(B, L)` on the CPU, True at the positions that are read under it. The
@@ -43,7 +43,8 @@ class Plan:
     """The decisions about one call of a model.
 
     Args:
-        computes_padding: Whether the layers compute the padded batch, as in the stock model.
+        why_padded: Why the layers compute the padded batch, as in the stock model; empty if they
+            compute the flat row.
         base: The base model of the model that is called. Its call, within the model's, uses the
             same plan if it gets the same arguments.
         has_target: Whether the model attends to a source, or is an encoder–decoder.
@@ -59,7 +60,7 @@ class Plan:
         found: The tokens of the masks so far.
     """
 
-    computes_padding: bool = False
+    why_padded: str = ""
     base: nn.Module | None = None
     has_target: bool = False
     is_real: torch.Tensor | None = None
@@ -71,8 +72,8 @@ class Plan:
     found: list[FlatTokens] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # torch.jit records shapes as constants, also those that depend on the values of a mask.
-        self.computes_padding |= torch.jit.is_tracing()
+        if torch.jit.is_tracing():
+            self.why_padded = "torch.jit records shapes that depend on a mask as constants"
 
     def include(self, outer: "Plan") -> None:
         """Add what is read by the model around this one."""
@@ -182,7 +183,7 @@ def plans_batch(forward: Forward) -> Forward:
     @wraps(forward)
     def planned_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
         plan = Plan(
-            computes_padding=wants_all_layers(kwargs),
+            why_padded=request_of_layers(kwargs),
             has_target=model.config.add_cross_attention,
         )
         with planned(plan):

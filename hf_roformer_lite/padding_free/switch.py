@@ -29,7 +29,7 @@ from .inputs import Switch, make_plan
 from .layers import hook_layers, name_in_transformers, parameters_of
 from .masks import EAGER_NAME, NAME, DocumentMask
 from .outputs import SkippedLogits
-from .plan import Plan, current, planned, wants_all_layers
+from .plan import Plan, current, planned, request_of_layers
 from .trial import (
     LANGUAGE_HEADS,
     PaddingFreeError,
@@ -323,9 +323,9 @@ def run(
     the whole model, as in a model that computes two texts one after the other.
     """
     names = parameters_of(model)
-    # A model that is switched off computes padding. Arguments without names cannot be understood.
     if not is_switched(model) or len(args) > len(names):
-        with planned(Plan(computes_padding=True, base=model.base_model)):
+        reason = "the model is switched off, or arguments without names cannot be understood"
+        with planned(Plan(why_padded=reason, base=model.base_model)):
             return forward(model, *args, **kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
     outer: Any = current.plan
@@ -351,8 +351,8 @@ def covers(plan: Plan, given: dict[str, Any]) -> bool:
     """Whether the current plan, which was made for the whole model, holds for a call of its base
     model with the arguments `given`."""
     has_same_mask = given.get("attention_mask") is current.mask
-    wants_more = given.get("labels") is not None or wants_all_layers(given)
-    return plan.computes_padding or (has_same_mask and not wants_more)
+    wants_more = given.get("labels") is not None or request_of_layers(given)
+    return plan.why_padded != "" or (has_same_mask and not wants_more)
 
 
 def select_labelled(stack: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
