@@ -24,7 +24,7 @@ COMMANDS = {
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
     "evaluate": "evaluate a trained model on labelled data, and show its worst predictions",
     "predict": "run a trained model on the lines of a text or on a column of a table",
-    "app": "open a page in the browser to try a model",
+    "app": "serve a web page for trying a model",
     "convert": "convert a checkpoint of another system into a RoFormerLite model, or back",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",
 }

@@ -90,8 +90,8 @@ class AnsweringArguments:
 
     Args:
         top_k: classify: return this many labels, the most probable first. Default: one label.
-        threshold: classify: replace a label with a lower probability by `-`, or leave it out if a
-            text may have several labels. Default: the threshold that the training chose; if it
+        threshold: classify: write `-` instead of a label with a lower probability, or leave it out
+            if a text may have several labels. Default: the threshold that the training chose; if it
             chose none, 0.5 for texts with several labels, and no threshold for texts with one.
             With --top_k, texts with several labels have no default.
         beams: seq2seq, causal: number of beams; 1 always chooses the most probable token. Default:

@@ -21,7 +21,8 @@ def parse(argv: Sequence[str]) -> tuple[Run]:
         epilog=(
             f"tasks:\n{tasks}\n\n`roformer-lite train TASK --help` lists the options. Every "
             "training writes a file run.yaml\nwith its model; this file repeats the training. "
-            "Options after the file override those in it."
+            "Options after the file override those in it;\n--config and --training_arguments add "
+            "to its fields."
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

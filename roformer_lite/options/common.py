@@ -59,8 +59,8 @@ class DataArguments(TableArguments):
         dataset_config_name: Configuration of that dataset, if it has several.
         train_file: Training data: .tsv, .csv or .jsonl, also .gz; several are read one after
             another. Plain .txt is for mlm and causal; tag reads a token and its tag on each line.
-        validation_file: Validation data, measured during training and at the end.
-        test_file: Test data, measured only at the end.
+        validation_file: Validation data, used to evaluate the model during training and at the end.
+        test_file: Test data, used to evaluate the model only at the end.
         validation_fraction: Hold out this fraction of the training data (0.05 is 5 % of the
             rows), even if the dataset has a split for validation; 0 holds out nothing. Default:
             0.1, but at most 2,000 rows, if there are no validation data. Data with fewer than 100
@@ -122,7 +122,7 @@ class ModelArguments:
             only two layers for classify and tag.
         config: Fields of the configuration to set, in addition to those of the size, as name=value,
             for example hidden_dropout=0.3. With seq2seq, encoder={"num_hidden_layers":2} changes
-            only one of the two stacks.
+            only one side.
         model_name_or_path: Start from the weights and the tokenizer of this model instead of from
             scratch: a directory or a name on the Hub. It can be a RoFormerLite model or a
             stock model, such as BERT.

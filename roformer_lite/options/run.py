@@ -152,7 +152,7 @@ def parse_run(task: str, words: Sequence[str]) -> Run:
     arguments = TASK_ARGUMENTS[task]
     parser = CommandParser(
         f"train {task}",
-        f"Train a model for {arguments.summary}.",
+        f"Train a model. Task: {arguments.summary}",
         [arguments, ModelArguments, TrainingOptions, PublishingOptions],
     )
     data, model, training, card = parser.parse([*of_file, *words])
