@@ -118,7 +118,7 @@ def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
     run(words)
     messages = capsys.readouterr().err
     assert (
-        re.findall(r"^Seed (\d+), ", messages, re.MULTILINE) == SEEDS[2:]
+        re.findall(r"^Seed (\d+), . of 3$", messages, re.MULTILINE) == SEEDS[2:]
         and "Resuming from step 6" in messages
     )
     assert (
