@@ -97,12 +97,8 @@ def write_examples(folder: Path) -> None:
         model_max_length=128,
         **names,
     )
-    fields = {
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-    }
+    numbers = "vocab_size pad_token_id bos_token_id eos_token_id".split()
+    fields = {name: getattr(tokenizer, name) for name in numbers}
     bert = tiny_model("bert", BertForMaskedLM, **fields)
     decoder = {"decoder_start_token_id": 2, "forced_eos_token_id": 3}
     models = {

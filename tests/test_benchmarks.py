@@ -53,8 +53,8 @@ def test_floor_counts_the_products_of_the_model():
 
 
 def test_floor_of_a_step(tmp_path):
-    options = ["--size", "tiny", "--batch", "4", "--seq", "16", "--vocab_size", "99"]
-    rows = result_of(["floor", *options, "--rounds", "1"], tmp_path)["rows"]
+    command = "floor --size tiny --batch 4 --seq 16 --vocab_size 99 --rounds 1"
+    rows = result_of(command.split(), tmp_path)["rows"]
     assert {row["model"] for row in rows} == set(floor.MODELS)
     assert all(row["contenders"]["floor"]["least_seconds"] > 0 for row in rows)
 

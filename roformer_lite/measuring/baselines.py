@@ -124,7 +124,7 @@ class TfidfCosine:
         return retrieval_scores(scores, search[2])
 
 
-def retrieval_scores(scores: Iterable[np.ndarray], right: Sequence[set[int]]) -> np.ndarray:
+def retrieval_scores(scores: Iterable[np.ndarray], right: Sequence[Iterable[int]]) -> np.ndarray:
     """The reciprocal rank among the first ten, and whether a relevant document is at rank 1 and
     among the first ten, `(queries, 3)`.
 
@@ -138,7 +138,7 @@ def retrieval_scores(scores: Iterable[np.ndarray], right: Sequence[set[int]]) ->
     return np.stack([is_found / ranks, ranks <= 1, is_found], axis=1)
 
 
-def _rank(scores: np.ndarray, right: set[int]) -> float:
+def _rank(scores: np.ndarray, right: Iterable[int]) -> float:
     """The rank of the best relevant document. Ties with other documents count as half a rank."""
     best = scores[list(right)].max()
     wrong = np.delete(scores, list(right))

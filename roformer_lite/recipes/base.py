@@ -257,8 +257,7 @@ class Recipe(ABC):
 
     def config_fields(self) -> dict[str, Any]:
         """Fields of the configuration that the task determines."""
-        # A classifier that the training starts from may have another type of problem.
-        return {"problem_type": None}
+        return {}
 
     def in_order_of(self, config: PreTrainedConfig) -> Self:
         """The task with its labels in the order of a pretrained model, if that has the same."""

@@ -53,17 +53,16 @@ class Embed(SentenceRecipe):
     # The model, and its training.
 
     def config_fields(self) -> dict[str, Any]:
-        return {**super().config_fields(), "add_pooling_layer": False}
+        return {"add_pooling_layer": False}
 
     def wrapped(self, start: Start) -> Start:
         start = super().wrapped(start)
         if start.has_own_class:
             for module in start.trained:
                 mode = getattr(module, "pooling_mode", None)
-                pooling = POOLINGS["sentence-transformers"].get(mode)
-                if pooling is not None:
+                if mode in POOLINGS["sentence-transformers"]:
                     # `export` reads this field.
-                    start.model.config.classifier_pooling = pooling
+                    start.model.config.classifier_pooling = POOLINGS["sentence-transformers"][mode]
         return start
 
     def loss(self, model: Any) -> torch.nn.Module:
@@ -101,16 +100,14 @@ class Embed(SentenceRecipe):
             "show_progress_bar": False,
             "convert_to_tensor": True,
         }
+        texts_of: Any = self.scored_pairs if self.are_correlations else queries_and_documents
+        texts, others, right = texts_of(rows)
+        first = model.encode(texts, **options)
+        second = model.encode(others, **options)
         if self.are_correlations:
-            texts, others, _ = self.scored_pairs(rows)
-            first = model.encode(texts, **options)
-            second = model.encode(others, **options)
             return pairwise_cos_sim(first, second).cpu().numpy()
-        texts, documents, right = queries_and_documents(rows)
-        queries = model.encode(texts, **options)
-        corpus = model.encode(documents, **options)
         # The scores of all queries at once could be too many for the memory.
         scores = chain.from_iterable(
-            cos_sim(part, corpus).cpu().numpy() for part in queries.split(NUM_QUERIES_AT_ONCE)
+            cos_sim(part, second).cpu().numpy() for part in first.split(NUM_QUERIES_AT_ONCE)
         )
         return retrieval_scores(scores, right)

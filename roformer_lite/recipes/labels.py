@@ -170,7 +170,7 @@ class LabelRecipe(AnsweringRecipe):
     def config_fields(self) -> dict[str, Any]:
         id2label = dict(enumerate(self.config_labels()))
         label2id = {label: number for number, label in id2label.items()}
-        return {**super().config_fields(), "id2label": id2label, "label2id": label2id}
+        return {"id2label": id2label, "label2id": label2id}
 
     def in_order_of(self, config: PreTrainedConfig) -> Self:
         theirs = labels_of(config)

@@ -22,6 +22,8 @@ from transformers import (
     set_seed,
 )
 
+from hf_roformer_lite.padding_free.trial import ignores_first_label
+
 from ..data.blocks import BlockCollator, batches, blocks, document_ids, stop_after_documents
 from ..data.data_files import Row, file_format, read_lines, text_of
 from ..data.duplicates import SEEN
@@ -128,6 +130,11 @@ class LanguageModel(Recipe):
             fingerprint=generate_fingerprint(rows),
         )
 
+    # The model, and its training.
+
+    def config_fields(self) -> dict[str, Any]:
+        return {"is_decoder": self.is_causal}
+
     # Choosing a checkpoint.
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
@@ -202,8 +209,7 @@ class MaskedLM(LanguageModel):
         saved.check_positions(inputs)
         tokenizer = saved.tokenizer
         encoded = tokenizer(inputs, padding=True, return_tensors="pt", verbose=False)
-        encoded = encoded.to(saved.model.device)
-        logits = saved.model(**encoded).logits
+        logits = saved.model(**encoded.to(saved.model.device)).logits
         # A mask stands for text, so it is filled neither with a special token nor with a line end.
         others = set(tokenizer.all_special_ids)
         if tokenizer.is_fast:
@@ -240,11 +246,7 @@ class CausalLM(LanguageModel):
     metric_names = ("bits_per_byte", "perplexity", "accuracy")
     neutral_example = {"text": "Once upon a time"}
     is_causal = True
-    answer_options = (
-        "max_new_tokens",
-        "seed",
-        "beams",
-    )
+    answer_options = ("max_new_tokens", "seed", "beams")
 
     def collator(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
@@ -254,6 +256,11 @@ class CausalLM(LanguageModel):
         return DataCollatorForSeq2Seq(right_sided(tokenizer))
 
     def prepare_generation(self, start: Start) -> None:
+        if not ignores_first_label(start.model, start.model.dummy_inputs):
+            raise InputError(
+                f"train causal does not support {type(start.model).__name__}, whose loss compares "
+                "each prediction with the current token, not with the next one"
+            )
         stop_after_documents(start.model, start.tokenizer)
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:

@@ -65,7 +65,7 @@ class Rerank(SentenceRecipe):
     # The model, and its training.
 
     def config_fields(self) -> dict[str, Any]:
-        return {**super().config_fields(), "num_labels": 1}
+        return {"num_labels": 1}
 
     def why_new_head(self, config: PreTrainedConfig) -> str:
         if config.num_labels == 1:
@@ -134,7 +134,7 @@ class Rerank(SentenceRecipe):
         metrics_of = CrossEncoderRerankingEvaluator(samples=[], at_k=10).compute_metrics
         found = np.array([metrics_of(*query) for query in zip(is_right, scores, strict=True)])
         # The library gives the last rank among equal scores to the relevant documents.
-        right = [set(np.flatnonzero(own).tolist()) for own in is_right]
+        right = [np.flatnonzero(own) for own in is_right]
         found[:, 0] = retrieval_scores(scores, right)[:, 0]
         return found
 

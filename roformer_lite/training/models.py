@@ -176,9 +176,9 @@ def pretrained_for_task(
         )
     check_vocabulary(tokenizer, given, name)
     why_new_head = recipe.why_new_head(given)
-    of_task = {
-        field: value for field, value in recipe.config_fields().items() if hasattr(given, field)
-    }
+    # A classifier that the training starts from may have another type of problem.
+    of_task = {"problem_type": None, **recipe.config_fields()}
+    of_task = {field: value for field, value in of_task.items() if hasattr(given, field)}
     config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
     saved_config = config
     if why_new_head:

@@ -42,10 +42,8 @@ def test_seq2seq(tmp_path):
     tests = {"validation_file": files["test"], "test_file": files["test"]}
     results = train(options, files["train"], trained, **tests)
     assert results["rows"] == {"train": 200, "validation": 100, "test": 100}
-    assert set(results["metrics"]["test"]) == {"bleu", "chrf", "exact_match"}
     # Both splits are read from the same files.
     assert results["metrics"]["test"] == results["metrics"]["validation"]
-    assert results["training"]["arguments"]["ema_decay"] == 0.9
     table = evaluated(trained, files["test"])["predictions"]
     assert [row["source"] for row in table] == [line.partition("\t")[0] for line in lines[200:]]
     exact = [row["prediction"] == row["target"] for row in table]

@@ -178,15 +178,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 def saved(folder: Path, tokenizer, model_class, remote_code: bool = False, **fields):
-    sizes = {
-        "vocab_size": 300,
-        "hidden_size": 128,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 2,
-        "intermediate_size": 96,
-        "hidden_dropout": 0.0,
-    }
-    config = RoFormerLiteConfig(**{**sizes, **fields})
+    config = RoFormerLiteConfig(**{**FILE["sizes"], **fields})
     model = build(model_class, config)
     model.save_pretrained(folder, remote_code=remote_code)
     tokenizer.save_pretrained(folder, remote_code=remote_code)
@@ -224,10 +216,8 @@ def pooled_vectors(model, texts: list[list[int]]) -> torch.Tensor:
     if hasattr(model, "classifier"):
         return torch.cat([model(torch.tensor([text])).logits for text in texts]).softmax(-1)
     states = [model(torch.tensor([text])).last_hidden_state[0] for text in texts]
-    if model.config.classifier_pooling == "cls":
-        vectors = [row[0] for row in states]
-    else:
-        vectors = [row.mean(0) for row in states]
+    is_first = model.config.classifier_pooling == "cls"
+    vectors = [row[0] if is_first else row.mean(0) for row in states]
     return F.normalize(torch.stack(vectors), dim=-1)
 
 

@@ -21,6 +21,7 @@ from program import (
     train,
     write_rows,
 )
+from safetensors.torch import load_file
 from saved_models import save_bert, save_model
 from toy_training import arguments, logged
 from transformers import PreTrainedModel
@@ -31,6 +32,7 @@ from roformer_lite.answers import recipe_of
 from roformer_lite.errors import InputError
 from roformer_lite.options.run import parse_run
 from roformer_lite.recipes import RECIPES
+from roformer_lite.saved.saved_model import load_with_new_head
 
 WORDS = (
     "a fine film far too long dull from end to this was the best worst and of all with cast plot"
@@ -251,6 +253,22 @@ def test_a_decoder_with_the_tokenizer_of_an_encoder(folder, tmp_path):
     assert saved.eos_token_id == 3 != config.eos_token_id
 
 
+def test_causal_models_see_only_earlier_tokens(folder, tmp_path):
+    """An encoder becomes a decoder, and a decoder an encoder."""
+    text = folder / "text.jsonl"
+    start = folder / "bert"
+    for task, is_decoder in (("causal", True), ("mlm", False)):
+        out = tmp_path / task
+        train(f"{task} {SHORT} --block_size 16", text, out, model_name_or_path=start)
+        assert config_of(out)["is_decoder"] is is_decoder
+        start = out
+    # The loss of this class does not shift labels.
+    config = transformers.BartConfig(**VOCABULARY, d_model=32)
+    start = save(transformers.BartForCausalLM(config), tmp_path / "bart")
+    files = {"train_file": text, "model_name_or_path": start, "output_dir": tmp_path / "no"}
+    assert "loss" in refused(f"train causal {SHORT}", **files)
+
+
 def test_other_families(folder, tmp_path, capsys):
     """An encoder with windows and an encoder-decoder stay what they are, and compute no padding."""
     config = transformers.ModernBertConfig(
@@ -298,13 +316,15 @@ def test_other_families(folder, tmp_path, capsys):
     marian = transformers.MarianConfig(**pair.to_dict() | {"pad_token_id": 0})
     start = save(transformers.MarianMTModel(marian), tmp_path / "marian")
     names = ["input_ids", "attention_mask"]
-    transformers.AutoTokenizer.from_pretrained(start, model_input_names=names).save_pretrained(
-        start
-    )
+    change_fields(start / "tokenizer_config.json", model_input_names=names)
     out = tmp_path / "translator"
     results = train(command, rows, out, model_name_or_path=start, test_file=rows)
     assert config_of(out)["model_type"] == "marian"
     assert evaluated(out, rows)["metrics"]["test"] == results["metrics"]["test"]
+    # Its tables of positions, which are not saved, are not trained.
+    model, _ = load_with_new_head(transformers.AutoModelForSeq2SeqLM, start, marian)
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert trained <= load_file(start / "model.safetensors").keys()
     # In training this model starts with the last token of the target, [SEP].
     mbart = transformers.MBartConfig(**pair.to_dict())
     start = save(transformers.MBartForConditionalGeneration(mbart), tmp_path / "mbart")
