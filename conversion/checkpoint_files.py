@@ -10,6 +10,7 @@ it. `naming` turns it into the error of the caller.
 
 import json
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,9 @@ CHAT_TEMPLATES = ("chat_template.jinja", "additional_chat_templates/*.jinja")
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", BPE_CODES)
 # The names under which transformers also saves the padding and truncation of tokenizer.json.
 LENGTH_ARGUMENTS = ("max_length", "pad_to_multiple_of", "stride", "truncation_strategy")
+# The published weights of BERT, RoBERTa and ALBERT contain these parts of their pretraining, which
+# the class that the configuration names does not have.
+OF_PRETRAINING = re.compile(r"\b(pooler|seq_relationship|sop_classifier)\.")
 MAX_LISTED_TENSORS = 4
 MAX_SHOWN_CHARACTERS = 600
 
@@ -326,8 +330,8 @@ def load_pretrained(
         options: Further arguments of `from_pretrained`.
 
     Returns:
-        The model, and transformers' report of its tensors. The caller checks it, because missing
-        tensors have random numbers.
+        The model, and transformers' report of its tensors, without those `OF_PRETRAINING`. The
+        caller checks it, because missing tensors have random numbers.
 
     Raises:
         ConversionError: if a file is damaged, if a number is not finite, or for a model that
@@ -341,7 +345,7 @@ def load_pretrained(
     tensors = open_files(files)
     if getattr(config, "quantization_config", None) is None:
         check_numbers(tensors)
-    return model_class.from_pretrained(
+    model, report = model_class.from_pretrained(
         directory,
         config=config,
         ignore_mismatched_sizes=True,
@@ -349,6 +353,9 @@ def load_pretrained(
         trust_remote_code=False,
         **options,
     )
+    unexpected = report["unexpected_keys"]
+    report["unexpected_keys"] = [key for key in unexpected if not OF_PRETRAINING.search(key)]
+    return model, report
 
 
 def check_report(report: Mapping[str, Any]) -> None:

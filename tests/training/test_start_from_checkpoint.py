@@ -256,7 +256,10 @@ def test_a_decoder_with_the_tokenizer_of_an_encoder(folder, tmp_path):
 def test_causal_models_see_only_earlier_tokens(folder, tmp_path):
     """An encoder becomes a decoder, and a decoder an encoder."""
     text = folder / "text.jsonl"
-    start = folder / "bert"
+    # Like the published BERT, it has a pooler and a second head beside those of its class.
+    start = bert(tmp_path / "bert", transformers.BertForPreTraining)
+    change_fields(start / "config.json", architectures=["BertForMaskedLM"])
+    assert evaluated(start, text)["metrics"]
     for task, is_decoder in (("causal", True), ("mlm", False)):
         out = tmp_path / task
         train(f"{task} {SHORT} --block_size 16", text, out, model_name_or_path=start)
