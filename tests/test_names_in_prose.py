@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from conftest import ROOT
+from conftest import ROOT, data_beside
 
 CODE = ("hf_roformer_lite", "roformer_lite", "conversion", "tests", "benchmarks", "tutorials")
 CODE += ("examples", "docs")
@@ -19,33 +19,8 @@ PAGES = [
 # The log of changes also names parts that only former versions had.
 PAGES.remove(ROOT / "CHANGELOG.md")
 OTHER_TEXT = ("*.toml", "*.yml", "*.txt", ".ci/run", "tests/*/*.csv", "roformer_lite/*/*.jinja")
-# These names belong to other libraries, and the code here does not use them.
-OF_OTHERS = {
-    "AdaptiveLayerLoss",
-    "DataParallel",
-    "Matryoshka2dLoss",
-    "MultiheadAttention",
-    "PeftModel",
-    "RoFormerTokenizerFast",
-    "add_adapter",
-    "auto_find_batch_size",
-    "convert_hf_to_gguf",
-    "convert_roformer_original_tf_checkpoint_to_pytorch",
-    "interleave_datasets",
-    "limit_alphabet",
-    "torch_compile",
-}
-# The options of other tools, which a page maps to those of this program.
-OF_OTHER_TOOLS = set(
-    "DistillationTrainer body_learning_rate column_mapping data_path do_eval do_predict "
-    "do_regression do_train "
-    "gradient_accumulation label_column_name max_train_samples mixed_precision "
-    "multi_target_strategy "
-    "num_epochs num_iterations pad_to_max_length project_name text_column_names valid_split "
-    "warmup_ratio".split()
-)
-# The code composes these names from a part of a name and an ending.
-MADE = {"_64", "generated_token_ids", "validation_loss"}
+# Names that the pages contain and the code does not.
+NOT_IN_CODE = set().union(*data_beside(__file__).values())
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -83,7 +58,7 @@ def names_of_code(text: str, words: set[str]) -> Iterator[tuple[str, bool]]:
 
 def test_names_options_and_files_exist():
     prose = {}
-    known = OF_OTHERS | OF_OTHER_TOOLS | MADE
+    known = set(NOT_IN_CODE)
     for path in MODULES:
         prose[path], code = prose_and_code(path.read_text("utf-8"))
         known |= {*WORD.findall(code), *path.relative_to(ROOT).with_suffix("").parts}

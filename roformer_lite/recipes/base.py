@@ -275,17 +275,14 @@ class Recipe(ABC):
             return ""
         return f"{name} has no head for {self.name}"
 
-    def wrapped(self, start: Start) -> Start:
-        """The start of a training, with the module to train around the transformers model.
+    def prepared(self, start: Start) -> Start:
+        """The start of a training, with the model prepared for the task: with its defaults of
+        `generate`, or with the module to train around it.
 
         Raises:
-            InputError: if the module does not fit the options.
+            InputError: if the model or the module does not fit the task or the options.
         """
         return start
-
-    def prepare_generation(self, start: Start) -> None:
-        """Set the task's defaults of `generate` in the model."""
-        return
 
     def trainer_parts(self, start: Start) -> dict[str, Any]:
         """Arguments of the trainer's class: the data, the collator and the metrics."""

@@ -55,8 +55,8 @@ class Embed(SentenceRecipe):
     def config_fields(self) -> dict[str, Any]:
         return {"add_pooling_layer": False}
 
-    def wrapped(self, start: Start) -> Start:
-        start = super().wrapped(start)
+    def prepared(self, start: Start) -> Start:
+        start = super().prepared(start)
         if start.has_own_class:
             for module in start.trained:
                 mode = getattr(module, "pooling_mode", None)

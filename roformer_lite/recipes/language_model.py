@@ -255,13 +255,14 @@ class CausalLM(LanguageModel):
         # would have to be predicted from padding.
         return DataCollatorForSeq2Seq(right_sided(tokenizer))
 
-    def prepare_generation(self, start: Start) -> None:
+    def prepared(self, start: Start) -> Start:
         if not ignores_first_label(start.model, start.model.dummy_inputs):
             raise InputError(
                 f"train causal does not support {type(start.model).__name__}, whose loss compares "
                 "each prediction with the current token, not with the next one"
             )
         stop_after_documents(start.model, start.tokenizer)
+        return start
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         # The logits at a token predict the next one.

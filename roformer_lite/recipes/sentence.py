@@ -127,7 +127,7 @@ class SentenceRecipe(Recipe):
 
     # The model, and its training.
 
-    def wrapped(self, start: Start) -> Start:
+    def prepared(self, start: Start) -> Start:
         model: Any = start.model
         made = make_sentence_model(
             self.sentence_class(),

@@ -112,7 +112,7 @@ class Seq2Seq(AnsweringRecipe):
 
     # The model, and its training.
 
-    def prepare_generation(self, start: Start) -> None:
+    def prepared(self, start: Start) -> Start:
         args: Any = start.args
         model: Any = start.model
         tokenizer = start.tokenizer
@@ -139,6 +139,7 @@ class Seq2Seq(AnsweringRecipe):
             first_id = int(target[0, 0])
             is_special = first_id in tokenizer.all_special_ids
             generation_config.forced_bos_token_id = first_id if is_special else None
+        return start
 
     # Choosing a checkpoint.
 

@@ -253,15 +253,19 @@ def check_vocabulary(
         config.pad_token_id = tokenizer.pad_token_id
     stack = getattr(config, "encoder", config)
     vocab_size = getattr(stack, "vocab_size", None)
+    if not vocab_size:
+        return
     size = 1 + max(tokenizer.get_vocab().values(), default=-1)
-    if vocab_size and size > vocab_size:
+    if size > vocab_size:
         raise InputError(
             f"{name}: the tokenizer has {size} tokens, but config.json says "
             f"vocab_size={vocab_size}; pass the tokenizer that the model was trained with"
         )
-    ours: Any = getattr(stack, "pad_token_id", None)
+    ours = getattr(stack, "pad_token_id", None)
     theirs = tokenizer.pad_token_id
-    if None not in (ours, theirs) and 0 <= ours != theirs:
+    if ours is None or ours < 0 or theirs is None:
+        return
+    if ours != theirs:
         raise InputError(
             f"{name}: config.json says pad_token_id={ours}, which the tokenizer calls "
             f"{tokenizer.convert_ids_to_tokens(ours)!r}, and it pads with {theirs}, "

@@ -100,7 +100,7 @@ def make_start(
         has_own_class=model.config.model_type in AUTO_CLASSES,
         trained=model,
     )
-    return recipe.wrapped(start)
+    return recipe.prepared(start)
 
 
 def new_model(

@@ -77,8 +77,9 @@ class FinishedTraining:
     @property
     def chosen_step(self) -> int | None:
         """The step of the checkpoint that is kept; None for the last one."""
-        trainer = self.trainer
-        return trainer.state.best_global_step if trainer.args.load_best_model_at_end else None
+        if not self.trainer.args.load_best_model_at_end:
+            return None
+        return self.trainer.state.best_global_step
 
 
 @dataclass
@@ -139,8 +140,10 @@ def summarise(finished: FinishedTraining, measured: Measurements) -> dict[str, A
         "baselines": metrics_of(finished.baselines),
         "p_values": p_values(metric, evaluations, others),
         "verdict": verdict(metric, evaluations, finished.baselines),
-        "rows": {split: len(rows) for split, rows in splits.items()}
-        | {evaluation.split: evaluation.rows for evaluation in evaluations},
+        "rows": {
+            **{split: len(rows) for split, rows in splits.items()},
+            **{evaluation.split: evaluation.rows for evaluation in evaluations},
+        },
         "parameters": finished.model.num_parameters(),
         "vocabulary": len(finished.start.tokenizer),
         "training": facts_of_training(finished),

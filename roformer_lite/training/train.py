@@ -64,7 +64,6 @@ def train(run: Run) -> dict[str, Any] | None:
         baselines: Baselines = {}
         if args.should_save:
             fitted, baselines = fit_baselines(start)
-        start.recipe.prepare_generation(start)
         # The Trainer adds further values.
         generation_config: Any = copy.deepcopy(getattr(start.model, "generation_config", None))
         trainer = make_trainer(start)

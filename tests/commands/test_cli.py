@@ -42,8 +42,10 @@ def test_seq2seq(tmp_path):
     tests = {"validation_file": files["test"], "test_file": files["test"]}
     results = train(options, files["train"], trained, **tests)
     assert results["rows"] == {"train": 200, "validation": 100, "test": 100}
+    assert set(results["metrics"]["test"]) == {"bleu", "chrf", "exact_match"}
     # Both splits are read from the same files.
     assert results["metrics"]["test"] == results["metrics"]["validation"]
+    assert results["training"]["arguments"]["ema_decay"] == 0.9
     table = evaluated(trained, files["test"])["predictions"]
     assert [row["source"] for row in table] == [line.partition("\t")[0] for line in lines[200:]]
     exact = [row["prediction"] == row["target"] for row in table]
@@ -52,6 +54,7 @@ def test_seq2seq(tmp_path):
     assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 17)
     assert model.config.use_cache
     tokenizer = AutoTokenizer.from_pretrained(trained)
+    assert tokenizer.model_max_length == 128
     texts = ["four", "", "March 5th, 2024", "   ", "二〇二四年三月五日"]
     answers = answered(trained, texts, batch_size=2)
     assert answers[1] == answers[3] == ""
@@ -74,6 +77,7 @@ def test_classify(tmp_path):
     assert results["metrics"]["test"]["accuracy"] == 1.0
     table = evaluated(model, test)["predictions"]
     assert [row["origin"] for row in table] == [f"{test}:{line}" for line in range(1, 5)]
+    assert [row["text"] for row in table] == ENGLISH
     assert [row["prediction"] for row in table] == [row["animal"] for row in rows]
     assert config_of(model)["label2id"] == {"no, a house": 0, "yes": 1}
 

@@ -2,11 +2,13 @@
 libraries."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 from program import refused
 
+from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.options.run import parse_run
 from roformer_lite.options.values import command_words
@@ -85,6 +87,12 @@ def test_spellings_of_options(current_folder):
     # The beginning of a name is not enough.
     with pytest.raises(InputError, match="--output"):
         parse_run("classify", ["--dataset_name", "x", "--output", "m"])
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert re.fullmatch(r"roformer-lite \d+\.\d+\S*\n", capsys.readouterr().out)
 
 
 def arguments_of(task: str, *options: str):

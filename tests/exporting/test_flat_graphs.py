@@ -16,7 +16,15 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from conftest import Batch, assert_close, build, mask_of, random_ids, stack_config
+from conftest import (
+    Batch,
+    assert_close,
+    build,
+    data_beside,
+    mask_of,
+    random_ids,
+    stack_config,
+)
 from tiny_models import tiny_model
 from transformers.exporters import AutoExportConfig, AutoHfExporter
 
@@ -30,23 +38,7 @@ import openvino  # noqa: E402
 
 Outputs = list[torch.Tensor]
 
-# The classes, each with the part that is exported.
-STOCK = {
-    "BertForSequenceClassification": "",
-    "BertForMaskedLM": "",
-    "DistilBertForSequenceClassification": "",
-    "RobertaForTokenClassification": "",
-    "ElectraForTokenClassification": "",
-    "ModernBertForMaskedLM": "",
-    "NomicBertModel": "",
-    "MPNetModel": "",
-    "DebertaV2ForSequenceClassification": "",
-    "LayoutLMForTokenClassification": "",
-    "T5EncoderModel": "",
-    "BartModel": "encoder",
-    "MarianMTModel": "model.encoder",
-    "Qwen3Model": "",
-}
+STOCK: dict[str, str] = data_beside(__file__)
 OWN = {
     "plain": lambda: build(rl.RoFormerLiteModel, stack_config()),
     "windows": lambda: build(rl.RoFormerLiteModel, stack_config("sliding")),

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 from comparisons import assert_close, build, inputs_for, pair, paired
-from conftest import random_ids
+from conftest import data_beside, random_ids
 from tiny_models import tiny_model
 
 from hf_roformer_lite import padding_free
@@ -61,16 +61,7 @@ def test_a_causal_model_in_the_table_of_encoder_decoders():
     assert torch.equal(*(model.generate(**batch, **options) for model in (free, stock)))
 
 
-# The ways to generate that transformers does not leave to remote code.
-WAYS: dict[str, dict[str, Any]] = {
-    "beams": {"num_beams": 3},
-    "sampling": {"do_sample": True, "top_k": 20, "num_return_sequences": 3},
-    "static cache": {"cache_implementation": "static"},
-    "guidance": {"guidance_scale": 1.5},
-    "prompt in chunks": {"prefill_chunk_size": 4},
-    "prompt lookup": {"prompt_lookup_num_tokens": 2},
-    "assisted": {"assistant_model": ...},
-}
+WAYS: dict[str, dict[str, Any]] = data_beside(__file__)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -81,7 +72,7 @@ def test_ways_to_generate(name, way):
         inputs = {key: value[:1] for key, value in inputs.items()}
     generated = []
     for model in pair(name):
-        options = {key: model if value is ... else value for key, value in WAYS[way].items()}
+        options = {key: model if value is None else value for key, value in WAYS[way].items()}
         torch.manual_seed(0)
         generated.append(model.generate(**inputs, **options, max_new_tokens=6, pad_token_id=0))
     assert torch.equal(*generated)
