@@ -22,7 +22,6 @@ from .baseline.files import load_joined
 from .errors import InputError, require_packages
 from .options.common import given_options
 from .options.parser import CommandParser
-from .options.values import command_words
 from .output import RESULTS_FILE
 from .recipes import RECIPES
 from .recipes.base import Recipe
@@ -160,7 +159,7 @@ def recipe_of(directory: str, config: PreTrainedConfig, results: dict[str, Any])
     # The settings may be anything in a damaged file, also no object.
     try:
         known = {name: settings.get(name) for name in kind.options_class.measuring_options}
-        (options,) = parser.parse(command_words({**known, "dataset_name": "-"}))
+        (options,) = parser.parse([], {**known, "dataset_name": "-"})
         return kind.of_model(options, config, settings)
     except (InputError, TypeError, AttributeError) as error:
         raise InputError(f"{directory}/{RESULTS_FILE}: settings: {error}") from error

@@ -1,8 +1,8 @@
 """The commands `train`, `evaluate` and `predict` as functions, which `roformer_lite` exports.
 
-Their keyword arguments have the names of the options, and their values are read in the same way as
-the words of the command line. Nothing is imported before a function is
-called, because the command line imports this module, too.
+Their keyword arguments have the names of the options, and their values are checked like those of
+the command line. Nothing is imported before a function is called, because the command line imports
+this module, too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,6 @@ from os import PathLike
 from typing import Any
 
 from .errors import InputError
-from .options.values import command_words
 
 
 def train(task: str | PathLike[str], **options: Any) -> dict[str, Any]:
@@ -32,9 +31,9 @@ def train(task: str | PathLike[str], **options: Any) -> dict[str, Any]:
     Raises:
         InputError: in the cases in which the command reports an error.
     """
-    from .commands.train_options import run_of
+    from .options.run import parse_run
 
-    run = run_of(str(task), command_words(options))
+    run = parse_run(str(task), **options)
 
     from .commands.train import train_run
 
@@ -59,7 +58,7 @@ def evaluate(model: str | PathLike[str], **options: Any) -> dict[str, Any]:
     """
     from .commands.evaluate_options import parse
 
-    given = parse([str(model), *command_words(options)])
+    given = parse([str(model)], **options)
 
     from .commands.evaluate import evaluate_model
 
@@ -99,7 +98,7 @@ def predict(
             f"the inputs are a {type(inputs).__name__}; pass a list of texts or of rows (for a "
             'DataFrame, `frame.to_dict("records")`), or name a file with input_file'
         )
-    given = parse([str(model), *command_words(options)], has_rows=inputs is not None)
+    given = parse([str(model)], has_rows=inputs is not None, **options)
 
     from .commands.predict import predictions
 

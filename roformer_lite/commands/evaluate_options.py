@@ -67,9 +67,9 @@ class MeasuringArguments:
     tag_column: str | None = None
 
 
-def parse(words: Sequence[str]) -> tuple[EvaluateArguments, dict[str, Any], str]:
+def parse(words: Sequence[str], **options: Any) -> tuple[EvaluateArguments, dict[str, Any], str]:
     """The own options of `roformer-lite evaluate`, the given options about reading and evaluating
-    data, and the directory of the model."""
+    data, and the directory of the model. Python passes `options` by name instead of words."""
     parser = CommandParser(
         "evaluate",
         "Evaluate a trained model on labelled data: the metrics of its model card, scores by "
@@ -77,6 +77,6 @@ def parse(words: Sequence[str]) -> tuple[EvaluateArguments, dict[str, Any], str]
         [EvaluateArguments, MeasuringArguments],
         DIR=MODEL_HELP,
     )
-    own, measuring, directory = parser.parse(words)
+    own, measuring, directory = parser.parse(words, options)
     require_packages("evaluating", TRAINING_PACKAGES)
     return own, given_options(measuring), directory

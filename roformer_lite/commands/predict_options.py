@@ -120,13 +120,14 @@ class AnsweringArguments:
 
 
 def parse(
-    words: Sequence[str], has_rows: bool = False
+    words: Sequence[str], has_rows: bool = False, **values: Any
 ) -> tuple[ReadingArguments, dict[str, Any], str]:
     """The options of `roformer-lite predict`.
 
     Args:
         words: The words of the command line.
         has_rows: Whether the input is a table in Python instead of a file.
+        **values: Options that Python passes by name instead of words.
 
     Returns:
         The options about input and output, the given options of the predictions, and the directory
@@ -139,7 +140,7 @@ def parse(
         [ReadingArguments, AnsweringArguments],
         DIR=MODEL_HELP,
     )
-    files, answering, directory = parser.parse(words)
+    files, answering, directory = parser.parse(words, values)
     if not has_rows:
         files.check_tables()
     options = given_options(answering)

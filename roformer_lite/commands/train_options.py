@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Sequence
 
-from ..errors import TRAINING_PACKAGES, require_packages
 from ..options.run import Run, parse_run
 from ..options.tasks import TASK_ARGUMENTS
 
@@ -30,15 +29,4 @@ def parse(argv: Sequence[str]) -> tuple[Run]:
         "task", metavar="TASK|run.yaml", help="a task, or a file that describes a training"
     )
     task = parser.parse_args(argv[:1]).task
-    return (run_of(task, argv[1:]),)
-
-
-def run_of(task: str, words: Sequence[str]) -> Run:
-    """The run that a task or a `run.yaml` and its options describe; see `parse_run`.
-
-    Raises:
-        InputError: also for packages that the training needs and that are not installed.
-    """
-    run = parse_run(task, words)
-    require_packages("training", (*TRAINING_PACKAGES, *run.data.packages))
-    return run
+    return (parse_run(task, argv[1:]),)

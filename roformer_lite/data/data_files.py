@@ -5,7 +5,6 @@ from, written as `file:line`. All files are UTF-8, plain or compressed (`.gz`). 
 is held in memory, and lines that are too long for one text raise an error.
 """
 
-import codecs
 import csv
 import gzip
 import json
@@ -87,7 +86,7 @@ def _opened(path: str | Path) -> BinaryIO:
 def begins_with_mark(path: str | Path) -> bool:
     """Whether a file begins with a byte order mark, from which Excel recognises UTF-8."""
     with _opened(path) as stream:
-        return stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+        return stream.read(3) == "\ufeff".encode()
 
 
 def lines_of(stream: BinaryIO, name: str) -> Iterator[tuple[str, str]]:

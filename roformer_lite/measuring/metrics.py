@@ -5,7 +5,7 @@ losses, perplexity, correlations and the mean squared error.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,12 @@ Metrics = dict[str, float]
 CORRELATIONS = ("spearman", "pearson")
 # Lower values of these metrics and of losses are better.
 LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})
+
+
+def best_of(metric: str, values: Mapping[Any, float]) -> Any:
+    """The key of the best value of a metric. The first one of equally good ones is chosen."""
+    choose = min if metric in LOWER_IS_BETTER else max
+    return choose(values, key=values.__getitem__)
 
 
 def translation_metrics(

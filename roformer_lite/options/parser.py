@@ -1,15 +1,15 @@
-"""Parses the command line of every command into objects of plain dataclasses."""
+"""Turns the options of every command into objects of plain dataclasses."""
 
 import argparse
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from types import NoneType
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from ..errors import InputError, did_you_mean
-from .values import assignment, boolean
+from ..errors import InputError
+from .values import typed_values, unexpected
 
 # An entry of the section `Args` of a docstring, including its continuation lines.
 _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
@@ -43,7 +43,7 @@ class CommandParser(argparse.ArgumentParser):
         self,
         command: str,
         description: str,
-        options: Sequence[type] = (),
+        options: Sequence[Any] = (),
         **positionals: str,
     ):
         prog = f"roformer-lite {command}"
@@ -70,8 +70,13 @@ class CommandParser(argparse.ArgumentParser):
                 text += f" (default: {option.default})"
             group.add_argument(f"--{name}", help=text.replace("%", "%%"), **_form(hints[name]))
 
-    def parse(self, words: Sequence[str]) -> tuple[Any, ...]:
+    def parse(self, words: Sequence[str], *others: Mapping[str, Any]) -> tuple[Any, ...]:
         """Objects of the dataclasses, followed by the positional arguments.
+
+        Args:
+            words: The words of the command line.
+            *others: Further values by the names of their options. Later ones replace earlier ones,
+                and the words replace all of them; mappings add to them.
 
         Raises:
             InputError: for an unknown option, and for a value that is not valid.
@@ -79,13 +84,23 @@ class CommandParser(argparse.ArgumentParser):
         if any(re.fullmatch(r"--\w+=--", word) for word in words):
             self.error("an option cannot have the value --")  # argparse would leave it out.
         namespace, unknown = self.parse_known_args(words)
-        for word in unknown:
-            name = word.lstrip("-").partition("=")[0]
-            hint = did_you_mean(name, self.hints, prefix="--")
-            self.error(f"unexpected argument {word}{hint}")
-        values = {name: value for name, value in vars(namespace).items() if value is not None}
-        positionals = [values[name] for name in self.positionals]
-        return (*(_object(kind, values) for kind in self.options), *positionals)
+        texts = vars(namespace)
+        positionals = [texts.pop(name) for name in self.positionals]
+        values: dict[str, Any] = {}
+        try:
+            for word in unknown:
+                raise unexpected(word, self.hints)
+            for given in (*others, texts):
+                for name, value in typed_values(given, self.hints).items():
+                    is_mapping = isinstance(value, dict)
+                    values[name] = values.get(name, {}) | value if is_mapping else value
+        except InputError as error:
+            self.error(str(error))
+        objects = []
+        for kind in self.options:
+            names = values.keys() & kind.__dataclass_fields__
+            objects.append(kind(**{name: values[name] for name in names}))
+        return (*objects, *positionals)
 
     def error(self, message: str) -> NoReturn:
         """Report a mistake that argparse has found in the same way as all other mistakes."""
@@ -93,26 +108,16 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _form(hint: Any) -> dict[str, Any]:
-    """The arguments of argparse for an option with a type hint."""
+    """The arguments of argparse for an option with a type hint. Values remain texts."""
     kind = get_args(hint)[0] if NoneType in get_args(hint) else hint
     origin = get_origin(kind)
     if origin is Literal:
-        return {"choices": get_args(kind)}
+        return {"metavar": "|".join(get_args(kind))}
     if origin is list:
-        return {"nargs": "+", "type": get_args(kind)[0], "action": "extend"}
+        return {"nargs": "+", "action": "extend"}
     if origin is dict:
-        return {"nargs": "+", "type": assignment, "action": "extend", "metavar": "NAME=VALUE"}
+        return {"nargs": "+", "action": "extend", "metavar": "NAME=VALUE"}
     if kind is bool:
         # Every yes-or-no option may be given without a value.
-        return {"nargs": "?", "type": boolean, "const": True, "metavar": "true|false"}
-    return {"type": kind}
-
-
-def _object(kind: type, values: dict[str, Any]) -> Any:
-    """An object of a dataclass. An option without a value has its default."""
-    found: dict[str, Any] = {}
-    for option in fields(kind):
-        if option.name in values:
-            value = values[option.name]
-            found[option.name] = dict(value) if option.default_factory is dict else value
-    return kind(**found)
+        return {"nargs": "?", "const": True, "metavar": "true|false"}
+    return {}

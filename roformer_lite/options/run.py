@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import InputError, did_you_mean
+from ..errors import TRAINING_PACKAGES, InputError, did_you_mean, require_packages
 from ..output import complete_file
 from .common import (
     ModelArguments,
@@ -121,60 +121,43 @@ class Run:
         return shlex.join(map(without_directory, words))
 
 
-def parse_run(task: str, words: Sequence[str]) -> Run:
+def parse_run(task: str, words: Sequence[str] = (), **options: Any) -> Run:
     """The run that the options of `roformer-lite train` describe. torch is not imported, so that
     `--help` and error messages appear quickly.
 
     Args:
         task: The name of a task, or the path of a `run.yaml`.
-        words: The options as words of a command line. They override the options in the file.
+        words: The words of the command line after the task.
+        **options: Further values by the names of their options. They override those of the file,
+            and the words override both; mappings add to them.
 
     Raises:
-        InputError: for an invalid value, and for options that are missing or can't be combined.
+        InputError: for an invalid value, for options that are missing or can't be combined, and for
+            packages that the training needs and that are not installed.
     """
-    of_file: list[str] = []
+    of_file: Any = {"task": task}
     if task.endswith((".yaml", ".yml")):
-        content = read_run_file(task)
-        task = content.pop("task")
-        given = {word.partition("=")[0] for word in words}
-        # Lists on the command line replace those of the file; mappings add to them.
-        left = {
-            name: value
-            for name, value in content.items()
-            if isinstance(value, dict) or f"--{name}" not in given
-        }
-        of_file = command_words(left)
-    elif task not in TASK_ARGUMENTS:
+        try:
+            of_file = yaml.safe_load(Path(task).read_text("utf-8"))
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise InputError(f"{task} cannot be read: {' '.join(str(error).split())}") from error
+    name = str(of_file.pop("task", "")) if isinstance(of_file, dict) else ""
+    if name not in TASK_ARGUMENTS:
         raise InputError(
-            f"{task} is not a task; choose one of {', '.join(TASK_ARGUMENTS)}, or pass a file such "
-            f"as run.yaml{did_you_mean(task, TASK_ARGUMENTS)}"
+            f"{task}: {name!r} is not a task; choose one of {', '.join(TASK_ARGUMENTS)}, or pass a "
+            "file such as run.yaml, in which a line such as `task: classify` names the task"
+            f"{did_you_mean(name, TASK_ARGUMENTS)}"
         )
-    arguments = TASK_ARGUMENTS[task]
+    arguments = TASK_ARGUMENTS[name]
     parser = CommandParser(
-        f"train {task}",
+        f"train {name}",
         f"Train a model. Task: {arguments.summary}",
         [arguments, ModelArguments, TrainingOptions, PublishingOptions],
     )
-    data, model, training, card = parser.parse([*of_file, *words])
-    return Run(data=data, model=model, training=training, card=card)
-
-
-def read_run_file(path: str | Path) -> dict[str, Any]:
-    """The content of a `run.yaml`. The options are checked later.
-
-    Raises:
-        InputError: if the file can't be read or does not name a task.
-    """
-    try:
-        content = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict) or str(content.get("task")) not in TASK_ARGUMENTS:
-        raise InputError(
-            f"{path}: it must have a line such as `task: classify`, with one of "
-            f"{', '.join(TASK_ARGUMENTS)}"
-        )
-    return content
+    data, model, training, card = parser.parse(words, of_file, options)
+    run = Run(data=data, model=model, training=training, card=card)
+    require_packages("training", (*TRAINING_PACKAGES, *run.data.packages))
+    return run
 
 
 def without_directory(word: str) -> str:

@@ -1,56 +1,102 @@
-"""Options as the words of a command line, into which the values of Python and of YAML files are
-converted."""
+"""The values of options: read in the types of their fields, and as words of a command line."""
 
 import json
-from argparse import ArgumentTypeError
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from inspect import formatannotation
+from numbers import Real
+from os import PathLike
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from ..errors import InputError, did_you_mean
+
+
+def typed_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
+    """The given values of options in the types of their fields. This is the only check of types,
+    whether values come from the command line, from a YAML file or from Python.
+
+    Args:
+        values: A text, or a value of any type, by the name of its option. A single value can stand
+            for a list, and a list of texts such as `name=value` for a mapping. None and an empty
+            list stand for the default, and are left out.
+        hints: A basic type, a Literal, a list, a mapping, or a union of these, by the name of each
+            option.
+
+    Raises:
+        InputError: for an option that does not exist, and for a value that its type does not allow.
+    """
+    found = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise unexpected(f"--{name}", hints)
+        if value is None or (isinstance(value, list) and not value):
+            continue
+        try:
+            found[name] = _typed(value, hints[name])
+        except (KeyError, TypeError, ValueError) as error:
+            needed = formatannotation(hints[name])
+            raise InputError(f"--{name} {value}: a value of the type {needed} is needed") from error
+    return found
+
+
+def unexpected(word: str, known: Collection[str]) -> InputError:
+    """The error about a word of a command line that is not one of the `known` options."""
+    name = word.lstrip("-").partition("=")[0]
+    return InputError(f"unexpected argument {word}{did_you_mean(name, known, prefix='--')}")
+
+
+def _typed(value: Any, hint: Any) -> Any:
+    """The value in a type. Any error means that it does not allow the value."""
+    for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else ():
+        with suppress(KeyError, TypeError, ValueError):
+            return _typed(value, kind)
+    origin = get_origin(hint) or hint
+    if origin is list:
+        elements = value if isinstance(value, list | tuple) else [value]
+        return [_typed(element, *get_args(hint)) for element in elements]
+    if origin is dict:
+        pairs = value if isinstance(value, Mapping) else map(assignment, value)
+        # `run.yaml` can hold what JSON can hold. A path or a date becomes text.
+        return json.loads(json.dumps(dict(pairs), default=str))
+    if origin in (bool, Literal):
+        choices = {str(each).lower(): each for each in get_args(hint) or (True, False)}
+        return choices[str(value).lower()]
+    is_basic = isinstance(value, str | Real | PathLike) and not isinstance(value, bool)
+    if is_basic and hint in (int, float, str):
+        # Unlike a number with a fraction, its text is no whole number.
+        return hint(str(value))
+    raise TypeError
 
 
 def command_words(options: Mapping[str, Any]) -> list[str]:
-    """Options by name as words of a command line. None and an empty list stand for the default."""
+    """Typed values by the names of their options, as words of a command line."""
     words = []
     for name, value in options.items():
-        texts = words_of(value)
+        if isinstance(value, dict):
+            value = [f"{key}={assigned_text(each)}" for key, each in value.items()]
+        if isinstance(value, bool):
+            value = json.dumps(value)
+        texts = list(map(str, value)) if isinstance(value, list) else [str(value)]
         if len(texts) == 1 and texts[0].startswith("-"):
             # A word of its own would look like an option.
             words.append(f"--{name}={texts[0]}")
-        elif texts:
+        else:
             words += [f"--{name}", *texts]
     return words
 
 
-def words_of(value: Any) -> list[str]:
-    """A value as the words that are typed after its option."""
-    if value is None:
-        return []
-    if isinstance(value, dict):
-        return [f"{name}={assigned_text(each)}" for name, each in value.items()]
-    if isinstance(value, list | tuple):
-        return list(map(str, value))
-    return [json.dumps(value) if isinstance(value, bool) else str(value)]
-
-
 def assigned_text(value: Any) -> str:
     """The text that `assignment` reads as this value. Text such as 1.10 is quoted, so that it does
-    not become a number; a path or a date becomes text."""
-    text = json.dumps(value, default=str)
-    read = json.loads(text)
-    return str(read) if assignment(f"={read}")[1] == read else text
-
-
-def boolean(text: str) -> bool:
-    """The value of `true` or `false`."""
-    if text.lower() not in ("true", "false"):
-        raise ArgumentTypeError(f"{text}: true or false is needed")
-    return text.lower() == "true"
+    not become a number."""
+    return str(value) if assignment(f"={value}")[1] == value else json.dumps(value)
 
 
 def assignment(text: str) -> tuple[str, Any]:
     """The name and the value of a text such as `name=value`, whose value is JSON or text."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise ArgumentTypeError(f"{text}: name=value is needed")
+        raise ValueError
     try:
         return name, json.loads(value)
     except ValueError:

@@ -220,9 +220,7 @@ class Recipe(ABC):
         """
         options = self.options
         for name in LENGTH_OPTIONS:
-            if not hasattr(options, name):
-                continue
-            length = getattr(options, name) or self.max_length or 0
+            length = getattr(options, name, None) or 0
             if length <= positions:
                 continue
             if name in given:

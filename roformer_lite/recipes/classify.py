@@ -259,10 +259,8 @@ class Classify(LabelRecipe):
             raise InputError(f"--top_k {given['top_k']}: this model has {config.num_labels} labels")
 
     def text_columns(self) -> list[str]:
-        columns = [self.options.text_column]
-        if self.options.text_pair_column is not None:
-            columns.append(self.options.text_pair_column)
-        return columns
+        columns = (self.options.text_column, self.options.text_pair_column)
+        return [column for column in columns if column is not None]
 
     def truncates(self, positions: int | None, tokenizer: PreTrainedTokenizerBase) -> bool:
         """A table of positions limits what a model can read, so it reads windows. For pairs, and
@@ -330,11 +328,11 @@ class Classify(LabelRecipe):
         )
         logits = np.stack(found)
         distances = baseline.scores(texts)
-
-        def losses_of(join: Join) -> np.ndarray:
-            return losses_of_rows(joint_logits(join, logits, distances), answers)
-
-        return choose_join(losses_of, SCALES, DEFAULT_SCALE)
+        return choose_join(
+            lambda join: losses_of_rows(joint_logits(join, logits, distances), answers),
+            SCALES,
+            DEFAULT_SCALE,
+        )
 
     def answer_columns(self, options: dict[str, Any]) -> list[str]:
         if self.problem_type == REGRESSION:

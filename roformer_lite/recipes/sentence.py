@@ -65,7 +65,8 @@ class SentenceRecipe(Recipe):
         ranking_metrics: The metrics of pairs and triplets. The first one is the main metric.
 
     Args:
-        kind: The kind of the training data; empty for a checkpoint of another program.
+        kind: The kind of the training data; empty if it is unknown, as for a checkpoint of another
+            program.
         measured_kind: The kind of the validation and test data; empty if there are none.
     """
 
@@ -108,13 +109,9 @@ class SentenceRecipe(Recipe):
 
     @classmethod
     def of_model(cls, options: Any, config: PreTrainedConfig, settings: dict[str, Any]) -> Self:
-        kind = settings.get("kind", "")
-        if kind == "texts":
-            # Version 0.2 also trained from texts alone, with the vectors of a teacher.
-            kind = ""
-        if kind not in ("", *KINDS):
-            raise InputError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
-        return cls(options, kind=kind)
+        kind = settings.get("kind")
+        # Version 0.2 also trained from texts alone, with the vectors of a teacher.
+        return cls(options, kind=kind if kind in KINDS else "")
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "kind": self.kind}
@@ -185,9 +182,8 @@ class SentenceRecipe(Recipe):
         return self.main_metric
 
     def metrics_in_training(self, args: TrainingArguments) -> list[str]:
-        if self.measured_kind == self.kind:
-            return [*self.metric_names, "loss"]
-        return list(self.metric_names)
+        loss = ["loss"] if self.measured_kind == self.kind else []
+        return [*self.metric_names, *loss]
 
     def metrics_of(self, model: BaseModel, rows: Dataset, batch_size: int) -> Metrics:
         """The `metric_names` of a model of the library."""

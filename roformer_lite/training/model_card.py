@@ -79,12 +79,12 @@ def add_seeds(results: dict[str, Any], folder: Path) -> None:
     path.write_text(f"{before}\n{section}{heading}{after}", "utf-8")
 
 
-def _shown_base(name: str | None) -> str:
-    """The name of a model that the training started from, without the path of its directory; empty
+def _shown_base(name: str | None) -> str | None:
+    """The name of a model that the training started from, without the path of its directory; None
     if there is none."""
-    if name is None:
-        return ""
-    return name if is_hub_name(name) else Path(name).name or "another model"
+    if name is None or is_hub_name(name):
+        return name
+    return Path(name).name or "another model"
 
 
 def _metadata(results: dict[str, Any], finished: FinishedTraining) -> ModelCardData:

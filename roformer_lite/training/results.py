@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from ..baseline.join import Join
 from ..data.duplicates import SEEN
 from ..evaluation import THIS_MODEL, Evaluation
-from ..measuring.metrics import LOWER_IS_BETTER, Metrics
-from ..measuring.significance import SIGNIFICANCE_LEVEL, Baselines, RowMetric, p_value
+from ..measuring.metrics import Metrics, best_of
+from ..measuring.significance import SIGNIFICANCE_LEVEL, Baselines, p_value
 from ..options.run import Run
 from ..recipes.base import FittedBaseline, Recipe, Start
 from .callbacks import seconds_of
@@ -220,15 +220,10 @@ def p_values(
     for evaluation in evaluations if others else ():
         systems = {THIS_MODEL: evaluation.by_row}
         systems |= {name: others[name][evaluation.split].by_row for name in others}
-        best = systems[best_of(metric, systems)]
+        values = {name: system.value for name, system in systems.items()}
+        best = systems[best_of(metric, values)]
         found[evaluation.split] = {name: p_value(best, own) for name, own in systems.items()}
     return found
-
-
-def best_of(metric: str, systems: dict[str, RowMetric]) -> str:
-    """The name of the best system. The first one of equally good ones is chosen."""
-    choose = min if metric in LOWER_IS_BETTER else max
-    return choose(systems, key=lambda name: systems[name].value)
 
 
 def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines) -> str:
@@ -239,11 +234,12 @@ def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines
         return ""
     last = evaluations[-1]
     systems = {name: by_split[last.split].by_row for name, by_split in baselines.items()}
-    rival = best_of(metric, systems)
+    values = {name: system.value for name, system in systems.items()}
+    rival = best_of(metric, values)
     chance = p_value(last.by_row, systems[rival])
     relation = "does not differ significantly from"
     if chance < SIGNIFICANCE_LEVEL:
-        pair = {"better": last.by_row, "worse": systems[rival]}
+        pair = {"better": last.by_row.value, "worse": values[rival]}
         relation = f"is significantly {best_of(metric, pair)} than"
     return (
         f"The model {relation} the best baseline, {rival}, on the {last.split} data (paired "

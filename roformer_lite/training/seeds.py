@@ -10,7 +10,7 @@ from typing import Any
 import pandas
 
 from ..errors import InputError
-from ..measuring.metrics import LOWER_IS_BETTER
+from ..measuring.metrics import best_of
 from ..options.run import Run
 from ..output import RESULTS_FILE, complete_directory, write_json
 from ..saved.saved_model import read_object
@@ -51,7 +51,10 @@ def train_seeds(run: Run) -> dict[str, Any]:
             if not is_trained:
                 train(_of_seed(run, seed))
             found[seed] = read_object(path)
-        best = best_seed(found)
+        # The best model on the validation data is kept.
+        metric = found[seeds[0]]["main_metric"]
+        values = {seed: own["metrics"]["validation"][metric] for seed, own in found.items()}
+        best = best_of(metric, values)
         results = {**found[best], "seeds": summary(found, best)}
         with complete_directory(
             run.output_dir, overwrite=run.training.overwrite_output_dir
@@ -62,13 +65,6 @@ def train_seeds(run: Run) -> dict[str, Any]:
         if not run.training.keep_checkpoints:
             directory.clear()
         return results
-
-
-def best_seed(found: dict[int, dict[str, Any]]) -> int:
-    """The seed whose model is best on the validation data, or the first of equally good ones."""
-    metric = next(iter(found.values()))["main_metric"]
-    choose = min if metric in LOWER_IS_BETTER else max
-    return choose(found, key=lambda seed: found[seed]["metrics"]["validation"][metric])
 
 
 def _folder(run: Run, seed: int) -> Path:

@@ -1,19 +1,17 @@
 """Makes the `TrainingArguments` of a run from the program's options, defaults for small models,
 and the arguments in `--training_arguments`."""
 
-import json
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import TrainingArguments
 
 from hf_roformer_lite.conversion.checkpoint_files import reason
 
-from ..errors import InputError, check_number, did_you_mean
+from ..errors import InputError, check_number
 from ..measuring.metrics import LOWER_IS_BETTER
 from ..options.run import Run
-from ..options.values import command_words
+from ..options.values import typed_values
 from .muon import MUON
 
 MIN_EPOCHS = 3
@@ -38,15 +36,15 @@ DEFAULTS = {
 
 
 def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> TrainingArguments:
-    """Make the arguments of the trainer. transformers checks their names, types and values before
-    any data are read.
+    """Make the arguments of the trainer before any data are read. Names and types are checked here,
+    and transformers checks the values.
 
     Args:
         run: The run with its defaults filled in.
         kind: `TrainingArguments` or a subclass.
 
     Raises:
-        InputError: for arguments that transformers does not accept.
+        InputError: for arguments that transformers does not have or does not accept.
     """
     options = run.training
     values: dict[str, Any] = dict(DEFAULTS)
@@ -67,40 +65,21 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
         if "predict_with_generate" in kind.__dataclass_fields__ and not metric.endswith("loss"):
             # BLEU, chrF and exact match need the generated text.
             values["predict_with_generate"] = True
-    args = _checked(kind, values)
-    if "load_best_model_at_end" not in values:
-        # Every evaluated model is saved, whatever the strategies are, so the best one is kept.
-        args.load_best_model_at_end = "no" not in (args.eval_strategy, args.save_strategy)
-    return args
-
-
-def _checked(kind: Any, values: Mapping[str, Any]) -> TrainingArguments:
-    """Make an object of `kind`, which reads the values as a command line of transformers."""
-    texts = {
-        name: json.dumps(value) if isinstance(value, dict) else value
-        for name, value in values.items()
-    }
-    parser = HfArgumentParser(kind, exit_on_error=False, allow_abbrev=False)
     try:
-        args, unknown = parser.parse_args_into_dataclasses(
-            command_words(texts), return_remaining_strings=True, look_for_args_file=False
-        )
+        args = kind(**typed_values(values, get_type_hints(kind)))
     # TrainingArguments reads files, imports libraries and checks devices, so any error may occur.
     except Exception as error:
         raise InputError(
             f"--training_arguments: transformers does not accept them: {reason(error)}"
         ) from error
-    if unknown:
-        name = unknown[0].lstrip("-").partition("=")[0]
-        raise InputError(
-            f"--training_arguments {name}: {kind.__name__} has no field {name}"
-            f"{did_you_mean(name, kind.__dataclass_fields__)}"
-        )
     check_number(
         "training_arguments gradient_accumulation_steps",
         args.gradient_accumulation_steps,
         minimum=1,
     )
+    if "load_best_model_at_end" not in values:
+        # Every evaluated model is saved, whatever the strategies are, so the best one is kept.
+        args.load_best_model_at_end = "no" not in (args.eval_strategy, args.save_strategy)
     return args
 
 

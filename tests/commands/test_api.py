@@ -3,30 +3,16 @@
 from pathlib import Path
 
 import pytest
+from conftest import data_beside
 from program import in_new_process, predicted, results_of, run, write_csv, write_rows
 from saved_models import save_model
 
 from roformer_lite import InputError, evaluate, predict, train
 
-TRAINING = {
-    "size": "tiny",
-    "vocab_size": 300,
-    "num_train_epochs": 1,
-    "use_cpu": True,
-    "config": {"hidden_size": 16, "intermediate_size": 16},
-    "training_arguments": {"lr_scheduler_type": "cosine", "eval_strategy": "no"},
-}
-WORDS = (
-    "--size tiny --vocab_size 300 --num_train_epochs 1 --use_cpu true "
-    "--config hidden_size=16 intermediate_size=16 "
-    "--training_arguments lr_scheduler_type=cosine eval_strategy=no"
-)
-ROWS = [
-    {"text": "a fine film", "label": "a", "number": 1},
-    {"text": "far too long", "label": "b", "number": 2},
-    {"text": "", "label": "a", "number": 3},
-    {"text": "fine", "label": "c", "number": 4},
-]
+DATA = data_beside(__file__)
+TRAINING = DATA["training"]
+WORDS = DATA["words"]
+ROWS = DATA["rows"]
 
 
 @pytest.fixture(autouse=True)
@@ -122,8 +108,10 @@ def test_inputs_of_other_tasks(kind, inputs, columns):
         ),
         (
             lambda: train("classify", train_file="test.jsonl", num_train_epochs=[3, 4]),
-            ["unexpected argument 4"],
+            ["num_train_epochs", "[3, 4]", "float"],
         ),
+        (lambda: train("classify", train_file="test.jsonl", seed=1.5), ["--seed 1.5", "int"]),
+        (lambda: predict("model", ["a"], top_k=True), ["--top_k True", "int"]),
         (lambda: predict("model", ["a"], topk=2), ["did you mean --top_k"]),
         (lambda: predict("model", "a text"), ["str", "list"]),
         (lambda: predict("model", ["a"], input_file="rows.csv"), ["input_file"]),

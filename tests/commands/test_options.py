@@ -23,7 +23,9 @@ NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
     ("given", "message"),
     [
         # The beginning of a name is not enough, as it could stand for a refused one.
-        ("hub_tok=hf_x", "has no field hub_tok"),
+        ("hub_tok=hf_x", "unexpected argument --hub_tok"),
+        ("max_grad_norm=much", "--max_grad_norm much: .*float"),
+        ("torch_compile=perhaps", "--torch_compile perhaps: .*bool"),
         ("learning_rat=5", "did you mean"),
         ("seed=3", "pass the option --seed"),
         ("hub_token=hf_x", "HF_TOKEN"),
@@ -109,7 +111,7 @@ def test_values_reach_transformers():
     assert args.lr_scheduler_kwargs == {"num_cycles": 2}
     assert (args.learning_rate, args.eval_steps, args.adam_beta2) == (2e-4, 0.25, 1e-3)
     assert args.eval_strategy == args.save_strategy == "epoch" and args.load_best_model_at_end
-    words = command_words({"training_arguments": {"run_name": Path("1.10")}})
+    words = command_words({"training_arguments": {"run_name": "1.10"}})
     assert arguments_of("mlm", *words).run_name == "1.10"
     args = arguments_of("mlm", "--training_arguments", "eval_strategy=no")
     assert not args.load_best_model_at_end

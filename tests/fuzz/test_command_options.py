@@ -104,7 +104,7 @@ def options_of(command: str) -> dict[str, Any]:
     """Return the type hints of all options of the parser of a command."""
     found: dict[str, Any] = {}
 
-    def spy(parser: CommandParser, words: list[str]) -> None:
+    def spy(parser: CommandParser, *given: Any) -> None:
         found.update(parser.hints)
         raise Begun
 

@@ -7,9 +7,9 @@ import copy
 import json
 import pickle
 import sys
-from typing import Any
 
 import pytest
+from conftest import data_beside
 from program import in_new_process
 from test_tokenization import random_texts
 from transformers import AddedToken, BatchEncoding, RoFormerTokenizer
@@ -105,24 +105,7 @@ def test_ids_and_offsets_are_those_of_hf(do_lower_case, strip_accents):
     assert ours(texts).data == theirs(texts).data
 
 
-REQUESTS: list[dict[str, Any]] = [
-    {"add_special_tokens": False},
-    {
-        "padding": True,
-        "padding_side": "left",
-        "pad_to_multiple_of": 8,
-        "return_offsets_mapping": True,
-    },
-    {"truncation": True, "max_length": 9, "stride": 2, "return_overflowing_tokens": True},
-    {
-        "split_special_tokens": True,
-        "return_token_type_ids": False,
-        "return_special_tokens_mask": True,
-    },
-]
-
-
-@pytest.mark.parametrize("options", REQUESTS, ids=lambda options: next(iter(options)))
+@pytest.mark.parametrize("options", data_beside(__file__), ids=lambda options: next(iter(options)))
 def test_requests(both, options):
     """Texts, pairs, words and empty texts are encoded alike with every option."""
     ours, theirs = both
