@@ -119,15 +119,15 @@ def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = 
     except (InputError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        has_made_a_step = trainer.state.global_step > first_step
-        if has_made_a_step or is_disk_full(error):
+        # After a step, nothing hides the traceback.
+        if trainer.state.global_step > first_step or is_disk_full(error):
             raise
         # A damaged checkpoint may raise any error. Libraries raise the errors below for a new
-        # training that they do not support, for example if an option needs another package. Other
-        # errors are bugs.
+        # training that they do not support, for example if an option needs another package, before
+        # the Trainer has a schedule of the learning rate. Other errors are bugs.
         if checkpoint is not None:
             remedy = f"remove {checkpoint} to continue from the previous checkpoint"
-        elif isinstance(error, (ImportError, OSError, ValueError)):
+        elif trainer.lr_scheduler is None and isinstance(error, (ImportError, OSError, ValueError)):
             remedy = "see --optim, --training_arguments and --config"
         else:
             raise
