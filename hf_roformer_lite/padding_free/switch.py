@@ -143,26 +143,25 @@ def tried(module: nn.Module, skip_logits: bool) -> list[Switch]:
         with explained(model, "it cannot run on input_ids and attention_mask alone"):
             batches = random_batches(model)
             trials += trials_of(model, head, batches)
-            switch = Switch(
-                head=head,
-                skip_logits=skip_logits,
-                shifts_labels=head in LANGUAGE_HEADS and ignores_first_label(model, batches[0]),
-                has_summary=any(
-                    "SequenceSummary" in type(part).__name__ for part in model.modules()
-                ),
+            switches.append(
+                Switch(
+                    head=head,
+                    skip_logits=skip_logits,
+                    shifts_labels=head in LANGUAGE_HEADS and ignores_first_label(model, batches[0]),
+                    has_summary=any(
+                        "SequenceSummary" in type(part).__name__ for part in model.modules()
+                    ),
+                )
             )
-        switches.append(switch)
     if not isinstance(copied, PreTrainedModel):
         with suppress(Exception):  # The module may take other arguments, and raise any exception.
             trials.append(Trial(copied, run_module, trials[0].batches[:1]))
     for model, switch in zip(models, switches, strict=True):
         switch_on(model, replace(switch))
-    reason = "its layers use the mask, the cache or the rows of the batch directly"
-    for model in models:
-        with explained(model, reason):
+    with explained(module, "its layers use the mask, the cache or the rows of the batch directly"):
+        for model in models:
             check_layers(model)
-    for trial in trials:
-        with explained(trial.module, reason):
+        for trial in trials:
             trial.compare()
     return switches
 

@@ -55,7 +55,12 @@ def explained(module: nn.Module, reason: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        # torch raises the errors of the code that calls it.
+        *_, frame = (
+            frame
+            for frame, _ in traceback.walk_tb(error.__traceback__)
+            if not frame.f_globals["__name__"].startswith("torch.")
+        )
         is_own = frame.f_globals["__name__"].startswith(f"{__package__}.")
         # By this method, `FlatMask` raises an error where other code takes it for a tensor.
         if is_own and frame.f_code.co_name != "__torch_function__":
