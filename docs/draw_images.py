@@ -80,7 +80,7 @@ def where_a_token_goes() -> Figure:
     _grid(axes, left=0.3, words=True)
     _arrow(axes, 5.3, 8.0, text="embeddings,\npositions, masks:\nof the batch")
 
-    _heading(axes, 9.3, "enter_layer", "(1, N, hidden), N = 10", "the longest document first")
+    _heading(axes, 9.3, "collect tokens", "(1, N, hidden), N = 10", "the longest document first")
     words = [(word, colour) for tokens, colour in documents for word in tokens]
     for place, (word, colour) in enumerate(words):
         _cell(axes, 8.2, 7.65 - 0.7 * place, 2.2, 0.7, colour, word)
@@ -106,7 +106,7 @@ def where_a_token_goes() -> Figure:
                 _cell(axes, left + 0.55 * column, 5.55 - 0.55 * row, 0.55, 0.55, colour)
     _arrow(axes, 19.7, 21.0)
 
-    _heading(axes, 23.6, "leave_layer", "(B, L, hidden)", "zeros at padding")
+    _heading(axes, 23.6, "restore the batch", "(B, L, hidden)", "zeros at padding")
     _grid(axes, left=21.2, words=False)
     _arrow(axes, 26.2, 29.2, text="last norm,\npooling, head:\nof the batch")
 
@@ -182,7 +182,7 @@ def documents() -> Figure:
     text = "one block for each document,\nthe longest first"
     axes.text(13.7, -0.2, text, ha="center", va="top", fontsize=8.5, color=FAINT)
     _flat_scores(axes, 22, "cross-attention", SOURCES)
-    text = "the sources in the order of the\ndecoder's documents (flat_from)"
+    text = "the sources in the order of the\ndecoder's documents"
     axes.text(27, -0.2, text, ha="center", va="top", fontsize=8.5, color=FAINT)
     return figure
 

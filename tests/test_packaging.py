@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 import zipfile
@@ -145,6 +146,9 @@ def test_distributions_are_whole_and_nothing_else_is_in_them(built):
     assert contents[0] == contents[1]
     assert {name for name in contents[0] if ".dist-info/" not in name} == modules | DATA
     assert [name for name in contents[0] if name.endswith(".dist-info/licenses/LICENSE")]
+    with tarfile.open(built["sdist"]) as sdist:
+        found = {name.split("/")[1] for name in sdist.getnames() if "/" in name}
+    assert {"LICENSE", "docs", "examples", "tests"} <= found
 
 
 def test_metadata_name_licence_and_repository(built):
@@ -184,3 +188,5 @@ def test_reference_builds_without_warnings(tmp_path):
     run(*mkdocs, "build", "-q", "-f", ROOT / "mkdocs.yml", "-d", tmp_path, folder=ROOT)
     pages = "".join(page.read_text("utf-8") for page in tmp_path.glob("*.html"))
     assert not [name for name in (*PUBLIC, "export_model") if f'.{name}"' not in pages]
+    listed = re.findall(r"\]\((.*?)\)", (tmp_path / "llms.txt").read_text("utf-8"))
+    assert not [name for name in listed if not (tmp_path / name).is_file()]

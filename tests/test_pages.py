@@ -93,7 +93,10 @@ def test_links_lead_somewhere(page):
 
 def test_llms_txt_lists_every_page():
     listed = re.findall(r"^- \[(.*?)\]\((.*?)\): \w", (DOCS / "llms.txt").read_text("utf-8"), re.M)
-    titles = {page.name: page.read_text("utf-8").partition("\n")[0] for page in DOCS.glob("*.md")}
+    titles = {
+        f"{page.stem}.html": page.read_text("utf-8").partition("\n")[0]
+        for page in DOCS.glob("*.md")
+    }
     assert {name: f"# {title}" for title, name in listed} == titles
 
 

@@ -12,7 +12,7 @@ import sentence_transformers as st
 import torch
 import transformers
 from comparisons import CountedTokens, batch_for, build, pair
-from conftest import Batch, assert_close
+from conftest import Batch, assert_close, data_beside
 from datasets import Dataset
 from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
@@ -75,13 +75,7 @@ def assert_same(stock: Run, free: Run, is_flat: bool = True) -> None:
     assert (free.tokens < stock.tokens) == is_flat
 
 
-WAYS: dict[str, dict[str, Any]] = {
-    "accumulation": {"gradient_accumulation_steps": 2},
-    "checkpointing": {"gradient_checkpointing": True},
-    "smoothing": {"label_smoothing_factor": 0.1},
-    # This noise is drawn for `(B, L, width)` and scaled by L, so a flat row would get other noise.
-    "noise": {"neftune_noise_alpha": 30.0},
-}
+WAYS: dict[str, dict[str, Any]] = data_beside(__file__)["ways"]
 TRAININGS = [("bert mlm", way) for way in WAYS] + [
     ("llama", "accumulation"),
     ("llama classes", "noise"),
@@ -204,12 +198,7 @@ def reward(completions: list[str], **_: Any) -> list[float]:
     return [float(len(set(text.split()))) for text in completions]
 
 
-TRL = {
-    "sft flat": {"max_length": None, "padding_free": True},
-    "sft adapters": {"max_length": 64, "learning_rate": 2e-2},
-    "dpo": {"max_length": 64},
-    "grpo": {"max_completion_length": 6, "num_generations": 2},
-}
+TRL: dict[str, dict[str, Any]] = data_beside(__file__)["trl"]
 
 
 @pytest.mark.parametrize("way", TRL)
