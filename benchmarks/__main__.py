@@ -4,9 +4,9 @@
 TASK is `padding_free` (training and evaluation with and without padding), `graphs` (exported graphs
 with and without padding), `accelerator` (forms of attention without padding, on a GPU), `versions`
 (this checkout and another one), `trainers` (trainers of several libraries with and without
-padding), `floor` (a training step and its matrix products alone), `fine-tuning` (a BERT, by the
-command and by the stock Trainer) or `long-texts` (a trained model on texts longer than those of its
-training).
+padding), `floor` (a training step and its matrix products alone), `losses` (the loss of a language
+model, by this package and by torch), `fine-tuning` (a BERT, by the command and by the stock
+Trainer) or `long-texts` (a trained model on texts longer than those of its training).
 `python -m benchmarks TASK --help` lists the options.
 """
 
@@ -21,6 +21,7 @@ from . import (
     floor,
     graphs,
     long_texts,
+    losses,
     padding_free,
     trainers,
     versions,
@@ -34,6 +35,7 @@ TASKS: dict[str, ModuleType] = {
     "floor": floor,
     "graphs": graphs,
     "long-texts": long_texts,
+    "losses": losses,
     "padding_free": padding_free,
     "trainers": trainers,
     "versions": versions,

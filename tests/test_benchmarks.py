@@ -59,6 +59,15 @@ def test_floor_of_a_step(tmp_path):
     assert all(row["contenders"]["floor"]["least_seconds"] > 0 for row in rows)
 
 
+def test_losses_agree(tmp_path):
+    command = (
+        "losses --tokens 300 --hidden_size 16 --vocab_size 99 --label_smoothing 0.1 --rounds 1"
+    )
+    for row in result_of(command.split(), tmp_path)["rows"]:
+        limit = 1e-6 if row["dtype"] == "float32" else 1e-2
+        assert row["loss"] < limit and row["gradients"] < limit
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", padding_free.MODELS)
 def test_padding_free_models_do_the_same_work(name):

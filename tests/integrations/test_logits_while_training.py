@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import torch
 from accelerate.utils import convert_outputs_to_fp32
-from conftest import assert_close, build, gradients_of, random_ids, seq2seq_config, stack_config
+from conftest import (
+    assert_close,
+    build,
+    data_beside,
+    gradients_of,
+    random_ids,
+    seq2seq_config,
+    stack_config,
+)
 from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
@@ -63,15 +71,7 @@ def test_skipped_and_computed_logits_teach_the_same(kind, smoothing):
     torch.testing.assert_close(own * count, found[0][0] * 1000)
 
 
-ROPE = {
-    "dynamic": {"factor": 4.0},
-    "longrope": {
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-        "short_factor": [1.0, 1.5, 2.0, 2.5],
-        "long_factor": [2.0, 3.0, 4.0, 5.0],
-    },
-}
+ROPE = data_beside(__file__)
 
 
 @pytest.mark.parametrize("rope_type", ROPE)

@@ -5,6 +5,7 @@ import torch
 from conftest import (
     assert_close,
     build,
+    data_beside,
     gradients,
     mask_of,
     random_ids,
@@ -32,7 +33,7 @@ def batch(lengths: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
 
 
-LENGTHS = [[9, 4, 7], [3, 12, 5], [6, 6, 2], [2, 5, 10, 3], [8, 1, 4, 4]]
+LENGTHS = data_beside(__file__)
 
 
 @pytest.fixture(autouse=True)
