@@ -33,7 +33,7 @@ def train(task: str | PathLike[str], **options: Any) -> dict[str, Any]:
     """
     from .options.run import parse_run
 
-    run = parse_run(str(task), **options)
+    run = parse_run(str(task), [], options)
 
     from .commands.train import train_run
 
@@ -58,7 +58,7 @@ def evaluate(model: str | PathLike[str], **options: Any) -> dict[str, Any]:
     """
     from .commands.evaluate_options import parse
 
-    given = parse([str(model)], **options)
+    given = parse([str(model)], options)
 
     from .commands.evaluate import evaluate_model
 
@@ -98,7 +98,7 @@ def predict(
             f"the inputs are a {type(inputs).__name__}; pass a list of texts or of rows (for a "
             'DataFrame, `frame.to_dict("records")`), or name a file with input_file'
         )
-    given = parse([str(model)], has_rows=inputs is not None, **options)
+    given = parse([str(model)], options, has_rows=inputs is not None)
 
     from .commands.predict import predictions
 

@@ -1,6 +1,6 @@
 """The options of `roformer-lite evaluate`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,9 +67,11 @@ class MeasuringArguments:
     tag_column: str | None = None
 
 
-def parse(words: Sequence[str], **options: Any) -> tuple[EvaluateArguments, dict[str, Any], str]:
+def parse(
+    words: Sequence[str], *others: Mapping[str, Any]
+) -> tuple[EvaluateArguments, dict[str, Any], str]:
     """The own options of `roformer-lite evaluate`, the given options about reading and evaluating
-    data, and the directory of the model. Python passes `options` by name instead of words."""
+    data, and the directory of the model. Python passes `others` instead of words."""
     parser = CommandParser(
         "evaluate",
         "Evaluate a trained model on labelled data: the metrics of its model card, scores by "
@@ -77,6 +79,6 @@ def parse(words: Sequence[str], **options: Any) -> tuple[EvaluateArguments, dict
         [EvaluateArguments, MeasuringArguments],
         DIR=MODEL_HELP,
     )
-    own, measuring, directory = parser.parse(words, options)
+    own, measuring, directory = parser.parse(words, *others)
     require_packages("evaluating", TRAINING_PACKAGES)
     return own, given_options(measuring), directory

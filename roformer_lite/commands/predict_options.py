@@ -1,7 +1,7 @@
 """The options of `roformer-lite predict`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,14 +120,14 @@ class AnsweringArguments:
 
 
 def parse(
-    words: Sequence[str], has_rows: bool = False, **values: Any
+    words: Sequence[str], *others: Mapping[str, Any], has_rows: bool = False
 ) -> tuple[ReadingArguments, dict[str, Any], str]:
     """The options of `roformer-lite predict`.
 
     Args:
         words: The words of the command line.
         has_rows: Whether the input is a table in Python instead of a file.
-        **values: Options that Python passes by name instead of words.
+        *others: Options that Python passes instead of words.
 
     Returns:
         The options about input and output, the given options of the predictions, and the directory
@@ -140,7 +140,7 @@ def parse(
         [ReadingArguments, AnsweringArguments],
         DIR=MODEL_HELP,
     )
-    files, answering, directory = parser.parse(words, values)
+    files, answering, directory = parser.parse(words, *others)
     if not has_rows:
         files.check_tables()
     options = given_options(answering)

@@ -231,9 +231,14 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
                     f"{args.dataset_name} has no split {name!r}; its splits are {', '.join(loaded)}"
                 )
             continue
-        dataset = _without_media(loaded[name])
-        hides = _hides_labels(dataset, getattr(args, "label_column", "score"))
-        if hides and not is_needed:
+        # Sounds and pictures would be decoded row by row.
+        dataset = loaded[name]
+        media = [column for column, kind in dataset.features.items() if hasattr(kind, "decode")]
+        dataset = dataset.remove_columns(media)
+        # Benchmarks whose organisers keep the labels of the test split have -1 instead.
+        column = getattr(args, "label_column", "score")
+        labels = [row.get(column) for row in islice(dataset, NUM_INSPECTED_ROWS)]
+        if not is_needed and labels.count(-1) == len(labels) > 0:
             logger.warning(
                 "the split %s of %s is left out, because all its labels are -1; --%s_split names "
                 "another one",
@@ -244,19 +249,6 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
             continue
         found[split] = dataset
     return found
-
-
-def _without_media(dataset: Dataset) -> Dataset:
-    """The dataset without its sounds and pictures, which would be decoded row by row."""
-    media = [name for name, kind in dataset.features.items() if hasattr(kind, "decode")]
-    return dataset.remove_columns(media)
-
-
-def _hides_labels(dataset: Dataset, column: str) -> bool:
-    """Whether a split has -1 instead of its labels, as in benchmarks whose organisers keep the
-    labels of the test split."""
-    labels = [row.get(column) for row in islice(dataset, NUM_INSPECTED_ROWS)]
-    return labels.count(-1) == len(labels) > 0
 
 
 def _hub_rows(reader: Reader, args: DataArguments, dataset: Dataset) -> Iterator[Row]:

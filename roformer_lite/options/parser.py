@@ -92,8 +92,9 @@ class CommandParser(argparse.ArgumentParser):
                 raise unexpected(word, self.hints)
             for given in (*others, texts):
                 for name, value in typed_values(given, self.hints).items():
-                    is_mapping = isinstance(value, dict)
-                    values[name] = values.get(name, {}) | value if is_mapping else value
+                    if isinstance(value, dict):
+                        value = values.get(name, {}) | value
+                    values[name] = value
         except InputError as error:
             self.error(str(error))
         objects = []

@@ -5,7 +5,7 @@ The command line, a file and a program create the same object. Nothing here impo
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -121,14 +121,14 @@ class Run:
         return shlex.join(map(without_directory, words))
 
 
-def parse_run(task: str, words: Sequence[str] = (), **options: Any) -> Run:
+def parse_run(task: str, words: Sequence[str], *others: Mapping[str, Any]) -> Run:
     """The run that the options of `roformer-lite train` describe. torch is not imported, so that
     `--help` and error messages appear quickly.
 
     Args:
         task: The name of a task, or the path of a `run.yaml`.
         words: The words of the command line after the task.
-        **options: Further values by the names of their options. They override those of the file,
+        *others: Further values by the names of their options. They override those of the file,
             and the words override both; mappings add to them.
 
     Raises:
@@ -144,7 +144,7 @@ def parse_run(task: str, words: Sequence[str] = (), **options: Any) -> Run:
     name = str(of_file.pop("task", "")) if isinstance(of_file, dict) else ""
     if name not in TASK_ARGUMENTS:
         raise InputError(
-            f"{task}: {name!r} is not a task; choose one of {', '.join(TASK_ARGUMENTS)}, or pass a "
+            f"{name or task} is not a task; choose one of {', '.join(TASK_ARGUMENTS)}, or pass a "
             "file such as run.yaml, in which a line such as `task: classify` names the task"
             f"{did_you_mean(name, TASK_ARGUMENTS)}"
         )
@@ -154,7 +154,7 @@ def parse_run(task: str, words: Sequence[str] = (), **options: Any) -> Run:
         f"Train a model. Task: {arguments.summary}",
         [arguments, ModelArguments, TrainingOptions, PublishingOptions],
     )
-    data, model, training, card = parser.parse(words, of_file, options)
+    data, model, training, card = parser.parse(words, of_file, *others)
     run = Run(data=data, model=model, training=training, card=card)
     require_packages("training", (*TRAINING_PACKAGES, *run.data.packages))
     return run

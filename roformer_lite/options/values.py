@@ -4,12 +4,13 @@ import json
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from inspect import formatannotation
-from numbers import Real
-from os import PathLike
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from ..errors import InputError, did_you_mean
+
+# The errors of `_typed` for a value that its type does not allow.
+_UNREADABLE = (KeyError, TypeError, ValueError)
 
 
 def typed_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -18,8 +19,8 @@ def typed_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[st
 
     Args:
         values: A text, or a value of any type, by the name of its option. A single value can stand
-            for a list, and a list of texts such as `name=value` for a mapping. None and an empty
-            list stand for the default, and are left out.
+            for a list, and texts such as `name=value` for a mapping. None and an empty list stand
+            for the default, and are left out.
         hints: A basic type, a Literal, a list, a mapping, or a union of these, by the name of each
             option.
 
@@ -30,13 +31,13 @@ def typed_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[st
     for name, value in values.items():
         if name not in hints:
             raise unexpected(f"--{name}", hints)
-        if value is None or (isinstance(value, list) and not value):
+        if value is None or (isinstance(value, list | tuple) and not value):
             continue
         try:
             found[name] = _typed(value, hints[name])
-        except (KeyError, TypeError, ValueError) as error:
-            needed = formatannotation(hints[name])
-            raise InputError(f"--{name} {value}: a value of the type {needed} is needed") from error
+        except _UNREADABLE as error:
+            needed = f"a value of the type {formatannotation(hints[name])} is needed"
+            raise InputError(f"--{name} {value}: {needed}") from error
     return found
 
 
@@ -47,24 +48,26 @@ def unexpected(word: str, known: Collection[str]) -> InputError:
 
 
 def _typed(value: Any, hint: Any) -> Any:
-    """The value in a type. Any error means that it does not allow the value."""
-    for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else ():
-        with suppress(KeyError, TypeError, ValueError):
-            return _typed(value, kind)
+    """The value in the type of a hint."""
+    if get_origin(hint) in (Union, UnionType):
+        if type(value) in get_args(hint):
+            return value
+        for kind in get_args(hint):
+            with suppress(*_UNREADABLE):
+                return _typed(value, kind)
     origin = get_origin(hint) or hint
     if origin is list:
         elements = value if isinstance(value, list | tuple) else [value]
         return [_typed(element, *get_args(hint)) for element in elements]
     if origin is dict:
-        pairs = value if isinstance(value, Mapping) else map(assignment, value)
+        pairs = value if isinstance(value, Mapping) else map(assignment, _typed(value, list[str]))
         # `run.yaml` can hold what JSON can hold. A path or a date becomes text.
         return json.loads(json.dumps(dict(pairs), default=str))
     if origin in (bool, Literal):
         choices = {str(each).lower(): each for each in get_args(hint) or (True, False)}
         return choices[str(value).lower()]
-    is_basic = isinstance(value, str | Real | PathLike) and not isinstance(value, bool)
-    if is_basic and hint in (int, float, str):
-        # Unlike a number with a fraction, its text is no whole number.
+    # A path or a device has a text, too, and that of a number with a fraction is no whole number.
+    if hint in (int, float, str) and not isinstance(value, bool | list | tuple | Mapping | None):
         return hint(str(value))
     raise TypeError
 

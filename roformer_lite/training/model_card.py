@@ -38,6 +38,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     recipe = finished.recipe
     model_id = _title(run)
     line = results["example_line"]
+    base = run.model.model_name_or_path
     has_own_class = finished.start.has_own_class
     code = Template(CODE_TEMPLATE.read_text("utf-8"), trim_blocks=True).render(
         recipe=recipe,
@@ -64,7 +65,8 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         snippet=code.rstrip(),
         command=predict_command(line, model_id),
         remote_code=getattr(finished.model, "remote_code", False),
-        base=_shown_base(run.model.model_name_or_path),
+        # The path of a directory is not shown.
+        base=base if base is None or is_hub_name(base) else Path(base).name or "another model",
         dataset_title=_dataset_title(run, "train"),
     )
     card.save(folder / "README.md")
@@ -77,14 +79,6 @@ def add_seeds(results: dict[str, Any], folder: Path) -> None:
     path = folder / "README.md"
     before, heading, after = path.read_text("utf-8").partition("\n## How to use it\n")
     path.write_text(f"{before}\n{section}{heading}{after}", "utf-8")
-
-
-def _shown_base(name: str | None) -> str | None:
-    """The name of a model that the training started from, without the path of its directory; None
-    if there is none."""
-    if name is None or is_hub_name(name):
-        return name
-    return Path(name).name or "another model"
 
 
 def _metadata(results: dict[str, Any], finished: FinishedTraining) -> ModelCardData:

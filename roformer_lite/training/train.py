@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import DatasetDict, disable_progress_bars
-from transformers import Trainer, TrainingArguments, set_seed
+from transformers import TrainingArguments, set_seed
 
 from ..data.splits import hold_out, load_splits, mark_seen
 from ..errors import InputError
@@ -60,16 +60,19 @@ def train(run: Run) -> dict[str, Any] | None:
         start = make_start(options, recipe, args, tokenizer, given, rows)
         if start.has_new_head or name is None:
             start_at_mean_labels(start.model, start.encoded["train"])
-        fitted = None
-        baselines: Baselines = {}
-        if args.should_save:
-            fitted, baselines = fit_baselines(start)
+        fitted, baselines = fit_baselines(start) if args.should_save else (None, {})
         # The Trainer adds further values.
         generation_config: Any = copy.deepcopy(getattr(start.model, "generation_config", None))
         trainer = make_trainer(start)
         checkpoint = last_checkpoint(directory.path)
         pairs, validated = train_in_stages(start, trainer, few_rows, checkpoint)
-        leave_process_group(trainer)
+        # The wrapper of `DistributedDataParallel` is released before the process group ends. If it
+        # held the last reference to the group, the group would be destroyed with it, while the
+        # interpreter's lock is held, and gloo's threads may wait for that lock.
+        trained: Any = trainer.model
+        trainer.model_wrapped = trained
+        trainer.accelerator.free_memory()
+        trainer.accelerator.end_training()
         if validated is not None and validated.folds and run.training.baselines:
             in_folds = validated.baselines(start)
             baselines = {name: in_folds[name] | baselines.get(name, {}) for name in in_folds}
@@ -155,16 +158,3 @@ def measure_checkpoint(start: Start) -> dict[str, Measured]:
         for split, rows in start.rows.items()
         if split != "train"
     }
-
-
-def leave_process_group(trainer: Trainer) -> None:
-    """Release the wrapper of `DistributedDataParallel`, and then end the process group.
-
-    If the wrapper held the last reference to the group, the group would be destroyed with the
-    wrapper, while the interpreter's lock is held. Destroying it waits for gloo's threads, one of
-    which may be waiting for that lock.
-    """
-    model: Any = trainer.model
-    trainer.model_wrapped = model
-    trainer.accelerator.free_memory()
-    trainer.accelerator.end_training()

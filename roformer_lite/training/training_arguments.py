@@ -1,7 +1,8 @@
 """Makes the `TrainingArguments` of a run from the program's options, defaults for small models,
 and the arguments in `--training_arguments`."""
 
-from typing import Any, get_type_hints
+from dataclasses import fields
+from typing import Any, Literal, get_type_hints
 
 import torch
 from transformers import TrainingArguments
@@ -65,13 +66,16 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
         if "predict_with_generate" in kind.__dataclass_fields__ and not metric.endswith("loss"):
             # BLEU, chrF and exact match need the generated text.
             values["predict_with_generate"] = True
+    hints = get_type_hints(kind)
+    literal: Any = Literal
+    for option in fields(kind):
+        if "choices" in option.metadata:
+            hints[option.name] = literal[tuple(option.metadata["choices"])]
     try:
-        args = kind(**typed_values(values, get_type_hints(kind)))
+        args = kind(**typed_values(values, hints))
     # TrainingArguments reads files, imports libraries and checks devices, so any error may occur.
     except Exception as error:
-        raise InputError(
-            f"--training_arguments: transformers does not accept them: {reason(error)}"
-        ) from error
+        raise InputError(f"--training_arguments cannot be used: {reason(error)}") from error
     check_number(
         "training_arguments gradient_accumulation_steps",
         args.gradient_accumulation_steps,

@@ -25,6 +25,7 @@ NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
         # The beginning of a name is not enough, as it could stand for a refused one.
         ("hub_tok=hf_x", "unexpected argument --hub_tok"),
         ("max_grad_norm=much", "--max_grad_norm much: .*float"),
+        ("train_sampling_strategy=x", "group_by_length"),
         ("torch_compile=perhaps", "--torch_compile perhaps: .*bool"),
         ("learning_rat=5", "did you mean"),
         ("seed=3", "pass the option --seed"),
