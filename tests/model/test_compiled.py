@@ -33,9 +33,6 @@ def batch(lengths: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
 
 
-LENGTHS = data_beside(__file__)
-
-
 @pytest.fixture(autouse=True)
 def nothing_compiled_before():
     torch.compiler.reset()
@@ -47,7 +44,7 @@ def test_as_a_whole():
     model = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config("sliding"))
     backend = CountedGraphs()
     compiled = torch.compile(model, backend=backend, fullgraph=True)
-    for seed, lengths in enumerate(LENGTHS):
+    for seed, lengths in enumerate(data_beside(__file__)):
         inputs = batch(lengths, seed) | {"skip_logits": False}
         assert_close(gradients(compiled, inputs), gradients(model, inputs))
     assert backend.number <= 3

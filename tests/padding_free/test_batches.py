@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_close
+from conftest import assert_close, data_beside
 from tiny_models import tiny_model
 from torch.nn.utils import parameters_to_vector
 from torch.utils.data import IterableDataset
@@ -22,20 +22,13 @@ from transformers import (
 from hf_roformer_lite import padding_free
 from hf_roformer_lite.batches import batch_by_tokens, loss_per_label
 
-LENGTHS = [3, 19, 7, 4, 12, 5, 9, 2, 16, 6, 8, 4]
+LENGTHS, OPTIONS = data_beside(__file__).values()
 BUDGET = 24
 # The loss of the first two classes ignores the number of labels that the Trainer passes.
 MODELS = {
     "classes": BertForSequenceClassification,
     "tokens": BertForMaskedLM,
     "causal": LlamaForCausalLM,
-}
-OPTIONS = {
-    "max_steps": -1,
-    "learning_rate": 1e-2,
-    "max_grad_norm": 0.0,
-    "lr_scheduler_type": "constant",
-    "optim": "sgd",
 }
 
 

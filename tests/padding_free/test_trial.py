@@ -12,6 +12,7 @@ from conftest import assert_equal
 from hf_roformer_lite import PaddingFreeError, padding_free
 from hf_roformer_lite.padding_free import trial
 from hf_roformer_lite.padding_free.batch import FlatTokens
+from hf_roformer_lite.padding_free.masks import FlatMask
 
 
 def test_a_configuration_that_asks_for_attentions():
@@ -189,6 +190,11 @@ def test_a_fault_of_this_package_is_no_refusal(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(FlatTokens, "index_on", lambda *_: "no tensor")
         with pytest.raises(TypeError, match="index_select"):
+            padding_free(model)
+        patched.undo()
+        # The innermost frame is torch's.
+        patched.setattr(FlatMask, "runs", [((1, 3),)] * 3)
+        with pytest.raises(RuntimeError, match="split_sizes"):
             padding_free(model)
 
     def fails(*args: Any, **kwargs: Any) -> None:
