@@ -101,7 +101,7 @@ def maps_each_token(module: nn.Module) -> bool:
     """Whether a module without parts computes each token by itself."""
     if next(module.children(), None) is not None:
         return False
-    kind: Any = type(module)
+    kind = type(module)
     is_activation = kind.__module__ in ("transformers.activations", "torch.nn.modules.activation")
     is_map = isinstance(module, nn.Linear | nn.Dropout) or kind.__name__.endswith("Norm")
     return is_map or is_activation
@@ -138,9 +138,14 @@ def name_of_class_in_transformers(module_class: Any) -> str:
 # Layers
 
 
-def enter_layer(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+def enter_layer(
+    layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
     """Flatten the arguments of a layer, or replace each `DocumentMask` by the ordinary mask."""
-    masks = [value for value in (*args, *kwargs.values()) if isinstance(value, DocumentMask)]
+    values = (*args, *kwargs.values())
+    masks = [value for value in values if isinstance(value, DocumentMask)]
+    if not masks and getattr(values[0], "shape", ())[1:2] == (1,):
+        return None  # A step of generation has no padding.
     if all(mask.is_traced for mask in masks):
         return arguments_of(layer, args, kwargs)
     return arguments_outside_of_graphs(layer, args, kwargs)
@@ -184,9 +189,8 @@ def arguments_of(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     padded batch."""
     names = parameters_of(layer)[: len(args)]
     given = dict(zip(names, args, strict=False)) | kwargs
-    flat = flat_arguments(layer, given) if len(names) == len(args) else None
-    if flat is not None:
-        return tuple(flat.pop(name) for name in names), flat
+    if len(names) == len(args) and flatten_arguments(layer, given):
+        return tuple(given.pop(name) for name in names), given
     ordinary = {name: with_ordinary_mask(value) for name, value in kwargs.items()}
     return tuple(map(with_ordinary_mask, args)), ordinary
 
@@ -200,9 +204,12 @@ def with_ordinary_mask(value: Any) -> Any:
     return value.dense if isinstance(value, DocumentMask) else value
 
 
-def flat_arguments(layer: nn.Module, given: dict[str, Any]) -> dict[str, Any] | None:
-    """The arguments `given`, by name, which are changed in place for a flat row; None if the layer
-    must compute the padded batch."""
+def flatten_arguments(layer: nn.Module, given: dict[str, Any]) -> bool:
+    """Change the arguments `given`, by name, in place for a flat row.
+
+    Returns:
+        Whether this is possible; if not, the layer must compute the padded batch.
+    """
     mask = given.get("attention_mask")
     if isinstance(mask, torch.Tensor):
         mask = flat_mask_of(layer, mask)
@@ -210,9 +217,9 @@ def flat_arguments(layer: nn.Module, given: dict[str, Any]) -> dict[str, Any] | 
         mask = mask.flat if mask.key_shape == mask.shape else None
     # The mask of another attention function, such as flex attention, is left as it is.
     if not isinstance(mask, FlatMask) or not may_be_flat(given, mask.queries.shape):
-        return None
+        return False
     if has_other_hook(layer):
-        return None
+        return False
     source = None
     cross_mask = given.get("encoder_attention_mask")
     if isinstance(cross_mask, DocumentMask):
@@ -225,7 +232,7 @@ def flat_arguments(layer: nn.Module, given: dict[str, Any]) -> dict[str, Any] | 
             given[name] = flatten(value, tokens)
     if "position_bias" in parameters_of(layer):
         add_position_bias(layer, given, mask.queries.shape[1])
-    return given
+    return True
 
 
 def may_be_flat(given: dict[str, Any], shape: tuple[int, int]) -> bool:
@@ -234,7 +241,7 @@ def may_be_flat(given: dict[str, Any], shape: tuple[int, int]) -> bool:
     A cache stores the keys of the padded batch. `FlatCache` can fill only a cache that grows.
     """
     states = next(iter(given.values()))
-    if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != shape:
+    if getattr(states, "shape", ())[:2] != shape:
         return False
     # `is_causal` has an effect only on full batches.
     if given.get("is_causal") is not None or request_of_layers(given):
@@ -303,20 +310,24 @@ class FlatCache:
 # Layers with masks that the mask functions of transformers have not made
 
 
-def plan_of(layer: nn.Module, mask: torch.Tensor) -> Plan | None:
+def plan_of(mask: torch.Tensor, pattern: Pattern | None) -> Plan | None:
     """The plan of the batch to which a mask `(B, 1, L, L)` or `(B, 1, 1, L)` belongs.
 
     The plan is kept by the memory of the mask, because reentrant checkpointing passes a detached
     copy of it. A mask that the user passes has it from the beginning. In a model that makes its
     mask itself, the first layer finds the plan that is current, and leaves it with the mask, where
     a layer that is computed again finds it.
+
+    Args:
+        mask: The mask.
+        pattern: The pattern of the layer if its model makes the mask itself, otherwise None.
     """
     holder: Any = mask
     if not is_tracing(mask):
         with suppress(NotImplementedError):  # Tensors of torch.func have no memory of their own.
             holder = mask.untyped_storage()
     plan: Plan | None = getattr(holder, "padding_free_plan", None)
-    if plan is None and name_in_transformers(layer) in OWN_MASKS:
+    if plan is None and pattern is not None:
         plan = current.plan or Plan(why_padded="the model made no plan")
         holder.padding_free_plan = plan
     return plan
@@ -325,10 +336,10 @@ def plan_of(layer: nn.Module, mask: torch.Tensor) -> Plan | None:
 def flat_mask_of(layer: nn.Module, mask: torch.Tensor) -> FlatMask | None:
     """The mask of the flat row instead of a mask `(B, 1, L, L)` or `(B, 1, 1, L)`; None if padding
     is to be computed."""
-    plan = plan_of(layer, mask)
+    pattern = OWN_MASKS.get(name_in_transformers(layer))
+    plan = plan_of(mask, pattern)
     if plan is None or plan.why_padded:
         return None
-    pattern = OWN_MASKS.get(name_in_transformers(layer))
     if plan.flat_mask is None:
         if plan.is_real is None or is_nearly_full(plan.is_real):
             plan.why_padded = "a flat row costs more than little padding"

@@ -252,14 +252,13 @@ def check_outputs(module: nn.Module, found: Batch, expected: Batch, is_real: tor
         other = found.get(name)
         if other is None or other.shape != value.shape:
             raise PaddingFreeError(module, f"its output {name} is missing or has another shape.")
+        pair = torch.stack((value, other)).float()
         if value.ndim == 3:  # Virtual tokens may precede those of the batch.
-            value = value[:, -is_real.shape[1] :]
-            other = other[:, -is_real.shape[1] :]
-        if value.shape[:2] == is_real.shape:
-            value = value[is_real]
-            other = other[is_real]
-        size = value.float().abs().max().clamp(min=1)
-        difference = float((value.float() - other.float()).abs().max() / size)
+            pair = pair[:, :, -is_real.shape[1] :]
+        if pair.shape[1:3] == is_real.shape:
+            pair = pair[:, is_real]
+        size = pair[0].abs().max().clamp(min=1)
+        difference = float(pair.diff(dim=0).abs().max() / size)
         if not difference <= limit:  # It may be NaN.
             raise PaddingFreeError(
                 module,
