@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -54,6 +55,8 @@ LENGTH_ARGUMENTS = ("max_length", "pad_to_multiple_of", "stride", "truncation_st
 # The published weights of BERT, RoBERTa and ALBERT contain these parts of their pretraining, which
 # the class that the configuration names does not have.
 OF_PRETRAINING = re.compile(r"\b(pooler|seq_relationship|sop_classifier)\.")
+# The list of modules of sentence-transformers, such as the pooling after the model.
+MODULES = "modules.json"
 MAX_LISTED_TENSORS = 4
 MAX_SHOWN_CHARACTERS = 600
 
@@ -181,6 +184,49 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
+@contextmanager
+def whole_directory(
+    target: Path,
+    may_replace: Callable[[Path], bool] = lambda target: False,
+    kind: type[ValueError] = ConversionError,
+) -> Iterator[Path]:
+    """A new directory to be filled inside the `with`. At the end it takes the place of `target`.
+
+    If anything fails, the new directory is removed, and `target` stays as it was. Unless `target`
+    may be replaced, files that others have written there in the meantime are kept.
+
+    Args:
+        target: The directory. It does not exist yet, is empty, or may be replaced.
+        may_replace: Whether a `target` that is not empty may be replaced. It is asked at the end.
+        kind: The type of the error.
+
+    Raises:
+        kind: if `target` cannot be replaced, for example because something else was written there
+            in the meantime.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
+        # A temporary directory is private; a directory inside it has the usual permissions.
+        finished = Path(scratch) / "finished"
+        finished.mkdir()
+        yield finished
+        replaced = Path(scratch) / "replaced"
+        try:
+            if may_replace(target):
+                target.rename(replaced)
+            # This replaces an empty directory, and fails if there is anything else.
+            finished.rename(target)
+        except OSError as error:
+            raise kind(
+                f"{target} cannot be written ({error.strerror}); if something else was written "
+                "there in the meantime, move it, and run the same command again"
+            ) from error
+        finally:
+            # An interruption between the two renames must not lose the old directory.
+            if replaced.exists() and not target.exists():
+                replaced.rename(target)
+
+
 def has_tokenizer(directory: Path) -> bool:
     """Whether a directory contains a file of a tokenizer."""
     return any((directory / file).is_file() for file in TOKENIZER_FILES)
@@ -267,6 +313,36 @@ def _shards_of(index: Path) -> list[str]:
                 "model again from a source that you trust"
             )
     return shards
+
+
+def sentence_modules(name: str | Path) -> list[tuple[str, str]]:
+    """The folder and the type of each module of a model of sentence-transformers; empty if it is
+    another model. The folder of the model itself is empty.
+
+    Raises:
+        ConversionError: if a folder is not one of the checkpoint, or if its configuration is
+            missing. The library would use default options instead.
+    """
+    directory = local_directory(name)
+    path = directory / MODULES
+    if not path.is_file():
+        return []
+    with naming(path):
+        modules = [(str(module["path"]), str(module["type"])) for module in read_json(path)]
+    for folder, kind in modules:
+        if folder and not is_file_name(folder):
+            raise ConversionError(
+                f"{path}: names {folder!r}, which is not a folder of the model; get the model "
+                "again from a source that you trust"
+            )
+        check_shards(directory / folder)
+        # Older versions of the library saved no options of Normalize.
+        has_options = folder and not kind.endswith(".Normalize")
+        if has_options and not (directory / folder / "config.json").is_file():
+            raise ConversionError(
+                f"{path}: names {folder}/config.json, which is missing; copy all files of the model"
+            )
+    return modules
 
 
 def is_file_name(name: str) -> bool:

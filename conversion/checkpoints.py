@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
 from .checkpoint_files import (
     BPE_CODES,
     CHAT_TEMPLATES,
+    MODULES,
     OTHER_TOKENIZER_FILES,
     TOKENIZER_CONFIG,
     TOKENIZER_FILES,
@@ -29,15 +29,15 @@ from .checkpoint_files import (
     LazyTensors,
     check_report,
     has_tokenizer,
-    is_file_name,
     load_pretrained,
     local_directory,
     naming,
     open_files,
     open_tokenizer,
-    read_json,
     read_object,
+    sentence_modules,
     weight_files,
+    whole_directory,
 )
 from .converter import Converter
 from .poolings import POOLINGS
@@ -49,8 +49,6 @@ STOCK_TOKENIZERS = {
     "RoFormerLiteJiebaTokenizer": WITH_JIEBA,
 }
 GENERATION_CONFIG = "generation_config.json"
-# The list of modules of sentence-transformers, such as the pooling after the model.
-MODULES = "modules.json"
 POOLING_CONFIG = "1_Pooling/config.json"
 SENTENCE_FILES = ("config_sentence_transformers.json", "sentence_bert_config.json")
 
@@ -87,19 +85,15 @@ def _read_config(checkpoint: str | Path) -> dict[str, Any]:
 
 
 @contextmanager
-def whole_directory(out: str | Path) -> Iterator[Path]:
-    """A temporary directory to fill inside the `with` block. At the end it is renamed to `out`;
-    after an error it is deleted. If `out` exists, it must be an empty directory."""
+def new_directory(out: str | Path) -> Iterator[Path]:
+    """A directory to fill inside the `with` block, which appears as `out` when it is complete. If
+    `out` exists, it must be an empty directory."""
     try:
         place = Path(out).resolve()
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise ConversionError(f"{out} exists already; choose a new directory")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{place.name}.unfinished-", dir=place.parent) as folder:
-            unfinished = Path(folder, "whole")
-            unfinished.mkdir()
+        with whole_directory(place) as unfinished:
             yield unfinished
-            unfinished.replace(place)
     # The disk may be full, or the place write-protected, whatever is written.
     except (OSError, SafetensorError) as error:
         cause = getattr(error, "strerror", None) or error
@@ -113,7 +107,7 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
     Raises:
         ConversionError: if names, shapes or fields do not fit, or if `out` exists and is not empty.
     """
-    with whole_directory(out) as unfinished:
+    with new_directory(out) as unfinished:
         model, converter = load_checkpoint(path, name)
         tokenizer = load_tokenizer(path, converter)
         pooling = sentence_pooling(path)
@@ -209,7 +203,7 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
         ConversionError: if the source has no equivalent of the model, if the tokenizer would find
             other tokens, or if `out` exists and is not empty.
     """
-    with whole_directory(out) as unfinished:
+    with new_directory(out) as unfinished:
         model = load_model(path)
         _export_tokenizer(local_directory(path), unfinished)
         name, state_dict = _export_model(name, model, path, unfinished)
@@ -381,24 +375,19 @@ def copy_sentence_modules(path: str | Path, out: Path) -> None:
         ConversionError: for a module that is the checkpoint's own code, or that is outside the
             checkpoint.
     """
-    modules = local_directory(path) / MODULES
-    if not modules.is_file():
+    modules = sentence_modules(path)
+    if not modules:
         return
-    with naming(modules):
-        kinds = {str(entry["path"]): str(entry["type"]) for entry in read_json(modules)}
     files = [MODULES, *SENTENCE_FILES]
-    for folder, kind in kinds.items():
+    for folder, kind in modules:
         if not kind.startswith("sentence_transformers."):
             raise ConversionError(
-                f"{modules}: type={kind!r} is the checkpoint's own code, which is not carried over"
+                f"{path}: {MODULES} names {kind}, which is the checkpoint's own code and is not "
+                "carried over"
             )
         # The model itself is not in a subfolder.
         if folder == "":
             continue
-        if not is_file_name(folder):
-            raise ConversionError(
-                f"{modules}: path={folder!r} must be a folder in the same directory"
-            )
         # A module without options has no file.
         (out / folder).mkdir(exist_ok=True)
         for name in ("config.json", "model.safetensors", "pytorch_model.bin"):

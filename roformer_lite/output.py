@@ -7,7 +7,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO
@@ -95,13 +95,9 @@ def _has_model(directory: Path) -> bool:
     return all((directory / file).is_file() for file in (RESULTS_FILE, "config.json"))
 
 
-@contextmanager
-def complete_directory(target: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A new directory to be filled inside the `with`. At the end it takes the place of `target`.
-
-    If anything fails, the new directory is removed, and `target` stays as it was. Unless `target`
-    holds a model that may be replaced, files that others have written there in the meantime are
-    kept.
+def complete_directory(target: Path, overwrite: bool = False) -> AbstractContextManager[Path]:
+    """A new directory to be filled inside the `with`. At the end it takes the place of `target`,
+    which stays as it was if anything fails.
 
     Args:
         target, overwrite: As for `check_output_dir`.
@@ -110,27 +106,14 @@ def complete_directory(target: Path, overwrite: bool = False) -> Iterator[Path]:
         InputError: if `target` cannot be replaced, for example because something else was written
             there in the meantime.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
-        # A temporary directory is private; a directory inside it has the usual permissions.
-        finished = Path(scratch) / "finished"
-        finished.mkdir()
-        yield finished
-        replaced = Path(scratch) / "replaced"
-        try:
-            if overwrite and _has_model(target):
-                target.rename(replaced)
-            # This replaces an empty directory, and fails if there is anything else.
-            finished.rename(target)
-        except OSError as error:
-            raise InputError(
-                f"{target} cannot be written ({error.strerror}); if something else was written "
-                "there in the meantime, move it, and run the same command again"
-            ) from error
-        finally:
-            # An interruption between the two renames must not lose the old model.
-            if replaced.exists() and not target.exists():
-                replaced.rename(target)
+    # This imports torch, which `--help` does without.
+    from hf_roformer_lite.conversion.checkpoint_files import whole_directory
+
+    return whole_directory(
+        target,
+        may_replace=_has_model if overwrite else lambda target: False,
+        kind=InputError,
+    )
 
 
 @contextmanager

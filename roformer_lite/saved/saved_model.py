@@ -8,8 +8,6 @@ model, an adapter instead of a model, and missing modules of sentence-transforme
 saved model is run: `trust_remote_code` is off, and files of torch are read with `weights_only`.
 """
 
-import json
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -30,7 +28,6 @@ import hf_roformer_lite
 from hf_roformer_lite.conversion import checkpoint_files
 from hf_roformer_lite.conversion.checkpoint_files import (
     check_report,
-    check_shards,
     has_tokenizer,
     load_pretrained,
     local_directory,
@@ -297,32 +294,10 @@ def sentence_modules(name: str | Path) -> list[str]:
     Raises:
         InputError: if a file is missing. The library would use default modules instead.
     """
-    directory = directory_of(name)
-    path = directory / "modules.json"
-    if not path.is_file():
-        if read_optional_object(name, RESULTS_FILE).get("task") in ("embed", "rerank"):
-            raise InputError(
-                f"{name}: it has no modules.json, which defines how the model is used; copy all "
-                "files"
-            )
-        return []
-    kinds = []
-    with naming(path):
-        for module in json.loads(path.read_text("utf-8")):
-            folder = module["path"]
-            kind = module["type"].rpartition(".")[2]
-            kinds.append(kind)
-            if os.path.isabs(folder) or ".." in Path(folder).parts:
-                raise InputError(
-                    f"{path}: names {folder!r}, which is not a folder of the model; get the model "
-                    "again from a source that you trust"
-                )
-            check_shards(directory / folder)
-            # Older versions of the library saved no options of Normalize.
-            has_options = folder and kind != "Normalize"
-            if has_options and not (directory / folder / "config.json").is_file():
-                raise InputError(
-                    f"{path}: names {folder}/config.json, which is missing; copy all files of the "
-                    "model"
-                )
-    return kinds
+    with naming(name):
+        modules = checkpoint_files.sentence_modules(name)
+    if not modules and read_optional_object(name, RESULTS_FILE).get("task") in ("embed", "rerank"):
+        raise InputError(
+            f"{name}: it has no modules.json, which defines how the model is used; copy all files"
+        )
+    return [kind.rpartition(".")[2] for _, kind in modules]

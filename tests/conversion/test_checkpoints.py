@@ -309,7 +309,7 @@ def test_sentence_transformers_directory(tmp_path):
     assert_close(back.encode(lines), expected)
     outside = '[{"path": "../x", "type": "sentence_transformers.models.P"}]'
     (tmp_path / "theirs" / "modules.json").write_text(outside)
-    with pytest.raises(ConversionError, match=r"path='\.\./x' must be a folder"):
+    with pytest.raises(ConversionError, match=r"names '\.\./x', which is not a folder"):
         convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "outside")
 
 
