@@ -405,7 +405,8 @@ def speed_up_figure(speed_ups: dict[str, dict[str, float]], work: str) -> Figure
     axis.set_xlabel(f"speed-up of {work} (stock = 1)")
     # The figures beside the bars stay clear of the frame.
     axis.margins(x=0.15, y=0.02)
-    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    if len(speed_ups) > 1:
+        figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 

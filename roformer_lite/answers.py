@@ -4,9 +4,9 @@ All commands use the same predictions: `predict` writes them as a table, and `ev
 the verdict, the thresholds and the page are based on them.
 """
 
+import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,10 @@ def open_model(
         model = OnnxModel.load(directory, config)
     else:
         model = recipe.open(directory, config, device_named(device))
-        # A model that does not support this computes padding. The training reports the reason.
-        with suppress(PaddingFreeError):
+        try:
             padding_free(model)
+        except PaddingFreeError as error:
+            print(f"{error} Its padding is computed", file=sys.stderr)
         model.eval()
         if getattr(config, "quantization_config", None) is None:
             # The weights may be saved in half precision.

@@ -10,7 +10,7 @@ from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser
 
 
-@dataclass
+@dataclass(frozen=True)
 class EvaluateArguments(TableArguments, DeviceArguments):
     """Options of `roformer-lite evaluate`, except the model directory and `MeasuringArguments`.
 
@@ -32,7 +32,7 @@ class EvaluateArguments(TableArguments, DeviceArguments):
         check_number("batch_size", self.batch_size, minimum=1)
 
 
-@dataclass
+@dataclass(frozen=True)
 class MeasuringArguments:
     """The options of `train` that determine how labelled data are read and evaluated, for all tasks
     together, except lengths. None stands for the value in the model's training.

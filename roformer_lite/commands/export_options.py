@@ -10,7 +10,7 @@ from ..options.parser import CommandParser
 from ..output import new_directory
 
 
-@dataclass
+@dataclass(frozen=True)
 class ExportArguments:
     """Options of `roformer-lite export`.
 

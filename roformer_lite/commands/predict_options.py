@@ -13,7 +13,7 @@ from ..options.models import MODEL_HELP, DeviceArguments
 from ..options.parser import CommandParser
 
 
-@dataclass
+@dataclass(frozen=True)
 class ReadingArguments(TableArguments, DeviceArguments):
     """The input and output of `roformer-lite predict`, in addition to the model directory.
 
@@ -84,7 +84,7 @@ class ReadingArguments(TableArguments, DeviceArguments):
             )
 
 
-@dataclass
+@dataclass(frozen=True)
 class AnsweringArguments:
     """Options of the predictions. Each applies to some tasks, and is an error with other models.
 

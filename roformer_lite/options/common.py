@@ -38,7 +38,7 @@ def refuse_ignored(options: Any, names: Sequence[str], given: str, why: str) -> 
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class TableArguments:
     """The form of tables.
 
@@ -49,7 +49,7 @@ class TableArguments:
     column_names: list[str] | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class DataArguments(TableArguments):
     """Where the examples come from.
 
@@ -110,7 +110,7 @@ class DataArguments(TableArguments):
                 check_file(name, path)
 
 
-@dataclass
+@dataclass(frozen=True)
 class ModelArguments:
     """The model and its tokenizer.
 
@@ -145,7 +145,7 @@ class ModelArguments:
             refuse_ignored(self, new, "--model_name_or_path", why)
 
 
-@dataclass
+@dataclass(frozen=True)
 class TrainingOptions:
     """How the model is trained. The other `TrainingArguments` of transformers are in
     `training_arguments`.
@@ -220,7 +220,8 @@ class TrainingOptions:
     def __post_init__(self):
         if not self.output_dir:
             raise InputError("pass --output_dir, the directory of the finished model")
-        self.output_dir = check_place("output_dir", self.output_dir)
+        place = check_place("output_dir", self.output_dir)
+        object.__setattr__(self, "output_dir", place)  # The object is frozen.
         for name in ("num_train_epochs", "max_tokens_per_batch"):
             check_number(name, getattr(self, name), above=0)
         for name in ("max_steps", "per_device_train_batch_size", "per_device_eval_batch_size"):
@@ -259,7 +260,7 @@ _REFUSED = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class PublishingOptions:
     """The parts of the model card that are not measured.
 

@@ -8,7 +8,7 @@ MODEL_HELP = "the model's directory, or its name on the Hub"
 SEED = 42
 
 
-@dataclass
+@dataclass(frozen=True)
 class DeviceArguments:
     """The device of a model.
 

@@ -34,14 +34,12 @@ HUB_NAMES = (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
     """The options of one training, as they were given.
 
     Args:
         data, model, training, card: The options by group.
-        whole: The run that the card and `run.yaml` describe, if this one is a part of it: the run
-            of all seeds.
         filled: The options that `with_defaults` of `training/defaults.py` has filled in.
     """
 
@@ -49,7 +47,6 @@ class Run:
     model: ModelArguments
     training: TrainingOptions
     card: PublishingOptions = field(default_factory=PublishingOptions)
-    whole: "Run | None" = None
     filled: frozenset[str] = frozenset()
 
     def __post_init__(self):

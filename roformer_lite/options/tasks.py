@@ -23,7 +23,7 @@ LENGTH_OPTIONS = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class TaskArguments(DataArguments):
     """Data options of a task, and the properties of the task that the command line depends on.
 
@@ -67,7 +67,7 @@ class TaskArguments(DataArguments):
 _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
 
 
-@dataclass
+@dataclass(frozen=True)
 class LabelArguments(TaskArguments):
     """The options that classify and tag share.
 
@@ -86,7 +86,7 @@ class LabelArguments(TaskArguments):
     fit_head: bool = True
 
 
-@dataclass
+@dataclass(frozen=True)
 class Seq2SeqDataArguments(TaskArguments):
     """Columns and lengths of seq2seq.
 
@@ -118,7 +118,7 @@ class Seq2SeqDataArguments(TaskArguments):
     bleu_tokenizer: str = "13a"
 
 
-@dataclass
+@dataclass(frozen=True)
 class LanguageModelDataArguments(TaskArguments):
     """Text of language models. A .txt file is one document, or one document per line with
     --line_by_line; other files have one document in each row.
@@ -139,7 +139,7 @@ class LanguageModelDataArguments(TaskArguments):
     line_by_line: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class MaskedLMDataArguments(LanguageModelDataArguments):
     """Text and masking of masked language models.
 
@@ -159,7 +159,7 @@ class MaskedLMDataArguments(LanguageModelDataArguments):
         check_number("mlm_probability", self.mlm_probability, above=0, maximum=1)
 
 
-@dataclass
+@dataclass(frozen=True)
 class ClassifyDataArguments(LabelArguments):
     """Columns and labels of classification.
 
@@ -213,7 +213,7 @@ class ClassifyDataArguments(LabelArguments):
                 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class TagDataArguments(LabelArguments):
     """Columns and units of tagging. A .jsonl file has lists of tokens and of tags; any other file
     has a token on each line, in the first column, with its tag in the last one, and a blank line
@@ -250,7 +250,7 @@ class TagDataArguments(LabelArguments):
             )
 
 
-@dataclass
+@dataclass(frozen=True)
 class SentenceDataArguments(TaskArguments):
     """The options that embed and rerank share. The columns determine the kind of training: anchor
     and positive, with or without negative; or sentence1, sentence2 and score.
@@ -274,7 +274,7 @@ class SentenceDataArguments(TaskArguments):
             )
 
 
-@dataclass
+@dataclass(frozen=True)
 class EmbedDataArguments(SentenceDataArguments):
     """Pairs, triplets or scores."""
 
@@ -282,7 +282,7 @@ class EmbedDataArguments(SentenceDataArguments):
     summary = "sentence embeddings: a vector for a text, from pairs, triplets or scores"
 
 
-@dataclass
+@dataclass(frozen=True)
 class RerankDataArguments(SentenceDataArguments):
     """Pairs, triplets or scores for reranking. A score lies between 0 and 1.
 

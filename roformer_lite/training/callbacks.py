@@ -100,7 +100,7 @@ class BestCheckpoint(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        best = Path(args.output_dir) / f"checkpoint-{state.best_global_step}"
+        best = Path(f"{args.output_dir}/checkpoint-{state.best_global_step}")
         if best.is_dir():
             state.best_model_checkpoint = str(best)
 
@@ -127,7 +127,7 @@ class WeightAveraging(TrainerCallback):
 
     def __init__(self, decay: float):
         self.decay = decay
-        self.average: PreTrainedModel | None = None
+        self.average: Any = None
         self.num_averaged = 0
 
     def on_train_begin(
@@ -137,7 +137,7 @@ class WeightAveraging(TrainerCallback):
         # The average is updated once per step.
         self.num_averaged = state.global_step
         if self.num_averaged > 0:
-            checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            checkpoint = Path(f"{args.output_dir}/checkpoint-{state.global_step}")
             load_model(self.average, checkpoint / AVERAGED_WEIGHTS)
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
@@ -207,7 +207,7 @@ class DivergenceGuard(TrainerCallback):
             finite = [torch.isfinite(weight).all() for weight in kwargs["model"].parameters()]
         # All processes have the same weights, so they stop at the same step.
         if not torch.stack(finite).all():
-            good = last_checkpoint(Path(args.output_dir))
+            good = last_checkpoint(Path(str(args.output_dir)))
             kept = "" if good is None else f" The last good checkpoint: {good}."
             raise InputError(
                 "the training diverged: the weights are no longer finite after step "

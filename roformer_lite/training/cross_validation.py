@@ -23,7 +23,7 @@ from ..measuring.significance import Baselines
 from ..output import write_json
 from ..recipes.base import Start
 from .callbacks import BestCheckpoint, TrainingClock
-from .fit import fit, make_trainer
+from .fit import completed, fit, make_trainer
 from .head import fit_head
 from .pairs import PairTrainer, PairTraining
 from .trainer import RoFormerLiteTrainer
@@ -177,13 +177,13 @@ def cross_validate(untrained: Start, pairs: PairTraining) -> CrossValidation:
         )
     else:
         found = _run_folds(folds, untrained)
-    write_json(Path(args.output_dir) / CROSS_VALIDATION_FILE, asdict(found))
+    write_json(Path(f"{args.output_dir}/{CROSS_VALIDATION_FILE}"), asdict(found))
     return found
 
 
 def saved_cross_validation(args: TrainingArguments) -> CrossValidation | None:
     """What an earlier command has found for the same training, if anything."""
-    path = Path(args.output_dir) / CROSS_VALIDATION_FILE
+    path = Path(f"{args.output_dir}/{CROSS_VALIDATION_FILE}")
     if not path.is_file():
         return None
     return CrossValidation(**json.loads(path.read_text("utf-8")))
@@ -200,7 +200,7 @@ def _run_folds(folds: np.ndarray, untrained: Start, trains: bool = True) -> Cros
     fine_tuned = fitted.copy()
     for number, (learned, held_out) in enumerate(parts, start=1):
         own = copy(untrained.args)
-        own.output_dir = str(Path(own.output_dir) / "folds")
+        own.output_dir = f"{own.output_dir}/folds"
         own.report_to = []
         model = deepcopy(untrained.model)
         start = replace(
@@ -211,7 +211,7 @@ def _run_folds(folds: np.ndarray, untrained: Start, trains: bool = True) -> Cros
             model=model,
             trained=model,
         )
-        fold = make_trainer(start)
+        fold = make_trainer(completed(start))
         _be_quiet(fold)
         if trains:
             stage = PairTrainer(fold, Path(own.output_dir))

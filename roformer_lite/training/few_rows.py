@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 
 from ..data.splits import MIN_ROWS_TO_SPLIT
 from ..options.run import Run
+from ..options.tasks import ClassifyDataArguments
 from ..recipes.classify_rows import SINGLE, problem_type_in
 
 # The options that request something that only fine-tuning does.
@@ -68,13 +69,14 @@ def decide(
         rows: All rows of the data.
         from_sentence_encoder: Whether the training starts from a converted sentence encoder.
     """
-    if run.task != "classify" or problem_type_in(run.data, rows) != SINGLE:
+    data = run.data
+    if not isinstance(data, ClassifyDataArguments) or problem_type_in(data, rows) != SINGLE:
         return FewRows()
     are_many = len(rows["train"]) >= MAX_CONTRASTIVE_ROWS
-    if are_many or not run.data.fit_head or args.world_size > 1:
+    if are_many or not data.fit_head or args.world_size > 1:
         return FewRows()
     given = [*run.given, *run.training.training_arguments]
-    may_stop = not run.data.join_baseline and FINE_TUNING_OPTIONS.isdisjoint(given)
+    may_stop = not data.join_baseline and FINE_TUNING_OPTIONS.isdisjoint(given)
     min_rows = MAX_CONTRASTIVE_ROWS if may_stop and from_sentence_encoder else MIN_ROWS_TO_SPLIT
     return FewRows(
         min_rows_to_split=min_rows,

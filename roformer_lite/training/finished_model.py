@@ -64,7 +64,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
     threshold for scores, and because the baseline may then learn their rows. The test data measure
     the final model.
     """
-    recipe = finished.recipe
+    recipe: Any = finished.recipe
     args = finished.trainer.args
     batch_size = args.per_device_eval_batch_size
     splits = {split: rows for split, rows in finished.start.rows.items() if split != "train"}
@@ -76,6 +76,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
         return found
     write_json(folder / RESULTS_FILE, {"task": recipe.name, "settings": recipe.settings()})
     saved = open_model(folder, device=str(args.device))
+    final: JoinedBaseline | None = None
     validation = splits.get("validation")
     if finished.joined is not None:
         alone = saved.recipe.with_threshold(saved, validation, batch_size)
@@ -87,6 +88,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
         baseline = finished.joined["validation"]
         found.join = recipe.choose_join(saved, baseline, validation, batch_size)
         saved = with_baseline(saved, JoinedBaseline(baseline, found.join), folder)
+        final = JoinedBaseline(finished.joined["test"], found.join)
     found.recipe = recipe.with_threshold(saved, validation, batch_size)
     settings = found.recipe.settings()
     tuned = type(recipe).of_model(saved.recipe.options, saved.model.config, settings)
@@ -94,8 +96,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> Measurement
         prepared = tuned.for_rows(saved, rows)
         evaluation = evaluate(saved, prepared, split, rows, batch_size, args.seed)
         found.evaluations.append(evaluation)
-        if split == "validation" and finished.joined is not None:
-            final = JoinedBaseline(finished.joined["test"], found.join)
+        if split == "validation" and final is not None:
             saved = with_baseline(saved, final, folder)
     return found
 

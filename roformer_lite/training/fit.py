@@ -3,6 +3,8 @@ checkpoint."""
 
 import sys
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -37,12 +39,14 @@ def trainer_class(task: str) -> type[RoFormerLiteTrainer]:
 
 
 def make_trainer(start: Start) -> RoFormerLiteTrainer:
-    """Make the trainer of the task. The arguments that depend on the data are filled in.
+    """Make the trainer of the task.
+
+    Args:
+        start: The start of the training, which `completed` has returned.
 
     Raises:
         InputError: for training arguments that the Trainer does not accept.
     """
-    complete_arguments(start)
     lengths: Sequence[int] = ()
     options = start.run.training
     max_tokens = options.max_tokens_per_batch
@@ -72,10 +76,10 @@ def make_trainer(start: Start) -> RoFormerLiteTrainer:
         ) from error
 
 
-def complete_arguments(start: Start) -> None:
-    """Fill in the arguments that depend on the data: the number of epochs, the batch size, and the
-    metric that chooses a checkpoint."""
-    args = start.args
+def completed(start: Start) -> Start:
+    """The same start with the arguments filled in that depend on the data: the number of epochs,
+    the batch size, and the metric that chooses a checkpoint."""
+    args = copy(start.args)
     recipe = start.recipe
     options = start.run.training
     train = start.encoded["train"]
@@ -95,6 +99,7 @@ def complete_arguments(start: Start) -> None:
     if options.training_arguments.get("metric_for_best_model") is None:
         args.metric_for_best_model = recipe.metric_for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)
+    return replace(start, args=args)
 
 
 def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = True) -> None:

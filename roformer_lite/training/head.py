@@ -28,6 +28,7 @@ from hf_roformer_lite.model.hub import AUTO_CLASSES
 
 from ..data.blocks import batches
 from ..options.run import Run
+from ..options.tasks import ClassifyDataArguments
 from ..saved.saved_model import load_config, read_optional_object
 
 # The head is fitted on about this many texts or words.
@@ -70,7 +71,7 @@ def convert_sentence_encoder(run: Run, args: TrainingArguments, folder: Path) ->
         `--fit_head` is false, or if `--config` sets fields of the encoder's own class.
     """
     name = run.model.model_name_or_path
-    if name is None or run.task != "classify":
+    if name is None or not isinstance(run.data, ClassifyDataArguments):
         return run
     if not run.data.fit_head or run.model.config:
         return run
@@ -136,7 +137,7 @@ def fit_head(trainer: Trainer) -> None:
         trainer: The trainer, before it trains. About 20,000 texts or words of its training data are
             used. If there are several processes, each does the same.
     """
-    model = trainer.model
+    model: Any = trainer.model
     layer = output_layer(model)
     if layer is None:
         if trainer.is_world_process_zero():

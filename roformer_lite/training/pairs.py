@@ -141,7 +141,7 @@ class PairTrainer(RoFormerLiteTrainer):
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> torch.Tensor:
         vectors: list[torch.Tensor] = []
-        layer = output_layer(self.model)
+        layer: Any = output_layer(self.model)
         hook = layer.register_forward_pre_hook(lambda _, read: vectors.append(read[0]))
         try:
             model(**{name: value for name, value in inputs.items() if name != "labels"})

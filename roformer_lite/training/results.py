@@ -179,9 +179,9 @@ def facts_of_training(finished: FinishedTraining) -> dict[str, Any]:
 
 def note_on_join(recipe: Recipe, join: Join) -> str:
     """Sentences for the card about the baseline in the answer."""
-    name = recipe.baseline_class.name
+    baseline: Any = recipe.baseline_class
     return (
-        f"The answer joins the encoder (weight {join.weight:.2f}) and the baseline {name} "
+        f"The answer joins the encoder (weight {join.weight:.2f}) and the baseline {baseline.name} "
         f"(weight {1 - join.weight:.2f}). `roformer-lite predict` and `evaluate` return this "
         f"answer; `{recipe.auto_model.__name__}`, pipelines and exported graphs return "
         "that of the encoder alone."

@@ -49,7 +49,7 @@ def train_seeds(run: Run) -> dict[str, Any]:
             state = ", already trained" if is_trained else ""
             print(f"Seed {seed}, {number} of {len(seeds)}{state}", file=sys.stderr)
             if not is_trained:
-                train(_of_seed(run, seed))
+                train(_of_seed(run, seed), seeds=run)
             found[seed] = read_object(path)
         # The best model on the validation data is kept.
         metric = found[seeds[0]]["main_metric"]
@@ -78,7 +78,7 @@ def _of_seed(run: Run, seed: int) -> Run:
         data = replace(data, validation_seed=run.training.seeds[0])
     output_dir = str(_folder(run, seed))
     training = replace(run.training, seed=seed, seeds=[], output_dir=output_dir)
-    return replace(run, data=data, training=training, whole=run)
+    return replace(run, data=data, training=training)
 
 
 def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class ShuffledBatches(DefaultBatchSampler):
     With the library's own sampler, the order also depends on the earlier epochs.
     """
 
+    generator: Any
+
     def __init__(self, dataset: Dataset, generator: torch.Generator, **kwargs: Any):
         rows = RandomSampler(dataset, generator=generator)
         super().__init__(rows, generator=generator, **kwargs)

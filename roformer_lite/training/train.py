@@ -18,7 +18,7 @@ from ..saved.saved_model import load_config
 from .defaults import with_defaults
 from .few_rows import FewRows, decide
 from .finished_model import save_finished_model
-from .fit import make_trainer, trainer_class
+from .fit import completed, make_trainer, trainer_class
 from .head import convert_sentence_encoder, start_at_mean_labels
 from .models import make_start
 from .results import FinishedTraining
@@ -28,13 +28,15 @@ from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
 
 
-def train(run: Run) -> dict[str, Any] | None:
+def train(run: Run, seeds: Run | None = None) -> dict[str, Any] | None:
     """Read the data, train and save tokenizer and model, and evaluate the saved model.
 
     An interrupted training continues from its last checkpoint when the same run is started again.
 
     Args:
         run: The options, with one seed; see `train_seeds` for several.
+        seeds: The run of several seeds to which `run` belongs, if there is one. The card and
+            `run.yaml` describe it.
 
     Returns:
         The contents of `results.json`; None in a process that does not save the model.
@@ -54,10 +56,15 @@ def train(run: Run) -> dict[str, Any] | None:
         given = None if name is None else load_config(name)
         set_seed(args.seed)
         rows, few_rows = read_rows(options, args, cache, options.model is not run.model)
+        if seeds is not None and "validation" not in rows:
+            raise InputError(
+                "there are no validation data, which --seeds needs; pass --validation_file or a "
+                "--validation_fraction"
+            )
         recipe = RECIPES[run.task].inspect(options.data, rows)
         recipe.check_arguments(args, run.training.training_arguments.get("metric_for_best_model"))
         tokenizer, recipe = make_tokenizer(options, recipe, args, rows["train"])
-        start = make_start(options, recipe, args, tokenizer, given, rows)
+        start = completed(make_start(options, recipe, args, tokenizer, given, rows))
         if start.has_new_head or name is None:
             start_at_mean_labels(start.model, start.encoded["train"])
         fitted, baselines = fit_baselines(start) if args.should_save else (None, {})
@@ -78,7 +85,7 @@ def train(run: Run) -> dict[str, Any] | None:
             baselines = {name: in_folds[name] | baselines.get(name, {}) for name in in_folds}
         start.model.generation_config = generation_config
         finished = FinishedTraining(
-            run=run.whole or run,
+            run=seeds or run,
             start=start,
             trainer=trainer,
             baselines=baselines,
@@ -111,11 +118,6 @@ def read_rows(
     chosen_by = run.data.validation_seed
     seed = args.seed if chosen_by is None else chosen_by
     rows = hold_out(reader, run.data, rows, seed, few_rows.min_rows_to_split)
-    if run.whole is not None and "validation" not in rows:
-        raise InputError(
-            "there are no validation data, which --seeds needs; pass --validation_file or a "
-            "--validation_fraction"
-        )
     return mark_seen(reader, rows), few_rows
 
 

@@ -49,6 +49,10 @@ class RoFormerLiteTrainer(Trainer):
     """
 
     args_class: type[TrainingArguments] = TrainingArguments
+    # The Trainer declares these as optional, or as one of many types.
+    args: Any
+    model: Any
+    processing_class: Any
 
     def __init__(
         self,
@@ -84,7 +88,7 @@ class RoFormerLiteTrainer(Trainer):
         self.remove_callback(PrinterCallback)
         self.remove_callback(DEFAULT_PROGRESS_CALLBACK)
         self.add_callback(BestCheckpoint())
-        self.averaging = WeightAveraging(options.ema_decay)
+        self.averaging = WeightAveraging(options.ema_decay or 0.0)
         if options.ema_decay:
             self.add_callback(self.averaging)
         self.add_callback(TrainingClock())
@@ -174,8 +178,8 @@ class RoFormerLiteTrainer(Trainer):
         """Save the model together with the averaged weights. Both are written before the file that
         marks a checkpoint as complete."""
         super().save_model(output_dir, _internal_call)
-        is_checkpoint = _internal_call and output_dir is not None and self.args.should_save
-        if is_checkpoint and self.options.ema_decay:
+        is_checkpoint = _internal_call and self.args.should_save
+        if output_dir is not None and is_checkpoint and self.options.ema_decay:
             self.averaging.save(Path(output_dir))
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
