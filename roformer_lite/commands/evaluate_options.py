@@ -17,8 +17,8 @@ class EvaluateArguments(TableArguments, DeviceArguments):
     Args:
         test_file: Labelled data in the format of the training data, also .gz; several are read one
             after another.
-        batch_size: Rows in a batch. Default: the same as in the evaluation after training,
-            otherwise 64.
+        batch_size: Rows in a batch. Default: the size used in the evaluation after training, or
+            64.
     """
 
     test_file: list[str] | None = None

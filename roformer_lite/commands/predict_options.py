@@ -93,7 +93,7 @@ class AnsweringArguments:
         threshold: classify: write `-` instead of a label with a lower probability, or leave it out
             if a text may have several labels. Default: the threshold that the training chose; if it
             chose none, 0.5 for texts with several labels, and no threshold for texts with one.
-            With --top_k, texts with several labels have no default.
+            With --top_k, there is no default for texts with several labels.
         beams: seq2seq, causal: number of beams; 1 always chooses the most probable token. Default:
             as saved with the model; causal models sample.
         max_new_tokens: seq2seq, causal: maximum number of generated tokens. Default: causal 50,

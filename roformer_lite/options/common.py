@@ -67,10 +67,10 @@ class DataArguments(TableArguments):
         validation_seed: Seed that chooses the rows to hold out, if any are. Default: the seed of
             the training.
         train_split: Split of --dataset_name to train on.
-        validation_split: Split of --dataset_name for validation. The dataset need not have the
-            default split.
-        test_split: Split of --dataset_name for testing. The dataset need not have the default
-            split.
+        validation_split: Split of --dataset_name for validation. If the dataset lacks the default
+            split, training rows are held out.
+        test_split: Split of --dataset_name for testing. If the dataset lacks the default split,
+            nothing is tested.
     """
 
     group: ClassVar[str] = "data"

@@ -173,7 +173,8 @@ class ClassifyDataArguments(LabelArguments):
         problem_type: single_label_classification, multi_label_classification or regression.
             Default: multi_label_classification with lists of labels or --label_separator, otherwise
             single_label_classification.
-        label_separator: Text between several labels of one row. Default: a row has one label.
+        label_separator: Separator between the labels of one row, such as a comma. Default: one
+            label in each row.
     """
 
     task = "classify"
