@@ -85,7 +85,7 @@ def _read_config(checkpoint: str | Path) -> dict[str, Any]:
 
 
 @contextmanager
-def new_directory(out: str | Path) -> Iterator[Path]:
+def target_directory(out: str | Path) -> Iterator[Path]:
     """A directory to fill inside the `with` block, which appears as `out` when it is complete. If
     `out` exists, it must be an empty directory."""
     try:
@@ -107,7 +107,7 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
     Raises:
         ConversionError: if names, shapes or fields do not fit, or if `out` exists and is not empty.
     """
-    with new_directory(out) as unfinished:
+    with target_directory(out) as unfinished:
         model, converter = load_checkpoint(path, name)
         tokenizer = load_tokenizer(path, converter)
         pooling = sentence_pooling(path)
@@ -203,7 +203,7 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
         ConversionError: if the source has no equivalent of the model, if the tokenizer would find
             other tokens, or if `out` exists and is not empty.
     """
-    with new_directory(out) as unfinished:
+    with target_directory(out) as unfinished:
         model = load_model(path)
         _export_tokenizer(local_directory(path), unfinished)
         name, state_dict = _export_model(name, model, path, unfinished)

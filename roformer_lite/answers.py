@@ -4,7 +4,6 @@ All commands use the same predictions: `predict` writes them as a table, and `ev
 the verdict, the thresholds and the page are based on them.
 """
 
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from transformers import MODEL_MAPPING, PreTrainedConfig
 
 from hf_roformer_lite.conversion.checkpoint_files import reason, without_warnings
 from hf_roformer_lite.integrations import RERANKER_FIELDS
-from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
 from .baseline.files import load_joined
 from .errors import InputError, require_packages
@@ -33,6 +31,7 @@ from .saved.saved_model import (
     read_optional_object,
     require_tokenizer,
     sentence_modules,
+    skip_padding,
 )
 
 
@@ -98,10 +97,7 @@ def open_model(
         model = OnnxModel.load(directory, config)
     else:
         model = recipe.open(directory, config, device_named(device))
-        try:
-            padding_free(model)
-        except PaddingFreeError as error:
-            print(f"{error} Its padding is computed", file=sys.stderr)
+        skip_padding(model)
         model.eval()
         if getattr(config, "quantization_config", None) is None:
             # The weights may be saved in half precision.

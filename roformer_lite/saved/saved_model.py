@@ -23,6 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
 
 import hf_roformer_lite
 from hf_roformer_lite.conversion import checkpoint_files
@@ -35,9 +36,12 @@ from hf_roformer_lite.conversion.checkpoint_files import (
     refuse_tensors,
     without_warnings,
 )
+from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
 from ..errors import InputError
 from ..output import RESULTS_FILE
+
+logger = logging.get_logger(__name__)
 
 # `naming` of `checkpoint_files`, with the errors of this program.
 naming = partial(checkpoint_files.naming, kind=InputError)
@@ -168,6 +172,14 @@ def load_with_new_head(
     for name_of_table in model._keys_to_ignore_on_save or ():
         model.get_parameter(name_of_table).requires_grad = False
     return model, new
+
+
+def skip_padding(model: nn.Module) -> None:
+    """Make the layers of a model skip padding. If they can't, the reason is logged once."""
+    try:
+        padding_free(model)
+    except PaddingFreeError as error:
+        logger.warning_once(f"{error} Its padding is computed")
 
 
 def load_generation_config(name: str | Path) -> GenerationConfig:

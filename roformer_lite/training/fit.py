@@ -2,6 +2,7 @@
 checkpoint."""
 
 import sys
+import traceback
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -131,6 +132,7 @@ def fit(trainer: RoFormerLiteTrainer, checkpoint: str | None, has_steps: bool = 
         # training that they do not support, for example if an option needs another package, before
         # the Trainer has a schedule of the learning rate. Other errors are bugs.
         if checkpoint is not None:
+            traceback.print_exc()
             remedy = f"remove {checkpoint} to continue from the previous checkpoint"
         elif trainer.lr_scheduler is None and isinstance(error, (ImportError, OSError, ValueError)):
             remedy = "see --optim, --training_arguments and --config"

@@ -17,7 +17,6 @@ from hf_roformer_lite.conversion.checkpoint_files import reason
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from hf_roformer_lite.model.hub import AUTO_CLASSES
-from hf_roformer_lite.padding_free import PaddingFreeError, padding_free
 
 from ..errors import InputError, did_you_mean
 from ..options.run import Run
@@ -28,6 +27,7 @@ from ..saved.saved_model import (
     load_with_new_head,
     max_positions,
     set_input_names,
+    skip_padding,
 )
 
 
@@ -195,10 +195,7 @@ def pretrained_for_task(
         messages.append(f"{why_new_head}; the training starts with a new head")
     elif new:
         messages.append(f"the model gets a new head for this task: {', '.join(new)}")
-    try:
-        padding_free(model)
-    except PaddingFreeError as error:
-        messages.append(f"{error} Its padding is computed")
+    skip_padding(model)
     if messages and args.should_save:
         # Its directory may be one of the training, with a converted sentence encoder.
         print(f"--model_name_or_path: {'; '.join(messages)}", file=sys.stderr)

@@ -55,7 +55,7 @@ def train(run: Run, seeds: Run | None = None) -> dict[str, Any] | None:
         name = options.model.model_name_or_path
         given = None if name is None else load_config(name)
         set_seed(args.seed)
-        rows, few_rows = read_rows(options, args, cache, options.model is not run.model)
+        rows, few_rows = read_rows(options, args, cache, options.model != run.model)
         if seeds is not None and "validation" not in rows:
             raise InputError(
                 "there are no validation data, which --seeds needs; pass --validation_file or a "

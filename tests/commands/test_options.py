@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import data_beside
 from program import refused
 
 from roformer_lite.cli import main
@@ -16,55 +17,23 @@ from roformer_lite.training.defaults import with_defaults
 from roformer_lite.training.fit import trainer_class
 from roformer_lite.training.training_arguments import make_training_arguments
 
+FILE = data_beside(__file__)
 NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        # The beginning of a name is not enough, as it could stand for a refused one.
-        ("hub_tok=hf_x", "unexpected argument --hub_tok"),
-        ("max_grad_norm=much", "--max_grad_norm much: .*float"),
-        ("train_sampling_strategy=x", "group_by_length"),
-        ("torch_compile=perhaps", "--torch_compile perhaps: .*bool"),
-        ("learning_rat=5", "did you mean"),
-        ("seed=3", "pass the option --seed"),
-        ("hub_token=hf_x", "HF_TOKEN"),
-        ("save_only_model=true", "would continue with a new optimizer"),
-        ("resume_from_checkpoint=c", "continues an interrupted training by itself"),
-        ("dataloader_drop_last=true", "need all rows"),
-        ("prediction_loss_only=true", "need the predictions"),
-        ('label_names=["labels"]', "the task determines"),
-    ],
-)
+@pytest.mark.parametrize(("given", "message"), FILE["training_arguments"].items())
 def test_training_arguments_are_checked_by_their_full_names(given, message):
     with pytest.raises(InputError, match=message):
         arguments_of("classify", "--optim", "muon", "--training_arguments", given)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--seed 5 --seeds 1 2", "--seed 5 has no effect with --seeds"),
-        ("--label_separator=", "--label_separator is empty"),
-        # argparse would leave it out.
-        ("--label_separator=--", "cannot have the value --"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), FILE["without effect"].items())
 def test_options_without_an_effect_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         parse_run("classify", [*NEEDED, *options.split()])
 
 
-@pytest.mark.parametrize(
-    ("command", "typed", "meant"),
-    [
-        ("train classify", "--lerning_rate", "--learning_rate"),
-        ("train mlm", "--train_epochs", "--num_train_epochs"),
-        ("train tag", "--train-batch-size", "--per_device_train_batch_size"),
-        ("predict model", "--num_beams", "--beams"),
-    ],
-)
+@pytest.mark.parametrize(("command", "typed", "meant"), FILE["misspelt"])
 def test_an_unknown_option_names_the_one_that_is_meant(command, typed, meant):
     message = refused(command, typed, 1)
     assert meant in message and typed in message.replace("_", "-") + message

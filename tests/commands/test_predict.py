@@ -24,13 +24,15 @@ from program import (
     write_json,
     write_rows,
 )
-from saved_models import save_model
+from saved_models import save_bert, save_model
 from sentence_transformers import CrossEncoder
 from tokenizers import pre_tokenizers
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
     GenerationConfig,
+    SqueezeBertConfig,
+    SqueezeBertForSequenceClassification,
     pipeline,
 )
 
@@ -505,3 +507,13 @@ def test_truncated_texts_are_counted_once(tmp_path, caplog, kind):
     ours = [record for record in caplog.records if record.name == loaded_model.__name__]
     said = [record.getMessage() for record in ours]
     assert said == [f"{too_long} lines are truncated to {longest} tokens"]
+
+
+def test_padding_that_is_computed_is_reported_once(tmp_path, caplog):
+    folder = save_bert(tmp_path / "model", ["a", "fine", "film"])
+    sizes = {"hidden_size": 96, "embedding_size": 96, "num_hidden_layers": 1}
+    config = SqueezeBertConfig(vocab_size=8, **sizes)
+    SqueezeBertForSequenceClassification(config).save_pretrained(folder)
+    for _ in range(2):
+        assert len(answered(folder, ["a film", "a fine film"])) == 2
+    assert sum("can't be padding-free" in message for message in caplog.messages) == 1
