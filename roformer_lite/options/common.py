@@ -252,6 +252,7 @@ _REFUSED = {
     "hub_token": (
         "run.yaml and the card would show it; log in with `hf auth login`, or set HF_TOKEN"
     ),
+    "eval_on_start": "a resumed training would stop at another step than an uninterrupted one",
     "save_only_model": "an interrupted training would continue with a new optimizer",
     "push_to_hub": "upload the finished model with `hf upload REPOSITORY DIRECTORY`",
     "dataloader_drop_last": "the metrics need all rows of the validation data",
