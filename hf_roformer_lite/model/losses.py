@@ -202,9 +202,9 @@ def has_hooks(module: nn.Module) -> bool:
 
 # torch.nn.functional.linear_cross_entropy, new in torch 2.13, does the same in float32 and at about
 # the same speed (`python -m benchmarks losses`). For bfloat16 on a CPU its default policy converts
-# to float32, which takes three times as long on a processor with instructions for bfloat16. Its
-# policy "accurate" is as fast as this class, but it returns the loss in bfloat16 and adds the
-# gradients of the chunks in bfloat16. With label smoothing it computes all logits at once.
+# to float32, which takes twice as long on a processor with instructions for bfloat16. Its policy
+# "accurate" is faster than this class, but it returns the loss in bfloat16 and adds the gradients
+# of the chunks in bfloat16. With label smoothing it computes all logits at once.
 class LinearCrossEntropy(torch.autograd.Function):
     """Cross-entropy of a linear layer, whose gradients are computed in the forward pass. Products
     are computed in `dtype`, and probabilities and sums in at least float32."""
