@@ -187,7 +187,7 @@ def read_object(path: Path) -> dict[str, Any]:
 @contextmanager
 def whole_directory(
     target: Path,
-    may_replace: Callable[[Path], bool] = lambda target: False,
+    may_replace: Callable[[Path], bool] | None = None,
     kind: type[ValueError] = ConversionError,
 ) -> Iterator[Path]:
     """A new directory to be filled inside the `with`. At the end it takes the place of `target`.
@@ -197,7 +197,8 @@ def whole_directory(
 
     Args:
         target: The directory. It does not exist yet, is empty, or may be replaced.
-        may_replace: Whether a `target` that is not empty may be replaced. It is asked at the end.
+        may_replace: Whether a `target` that is not empty may be replaced, asked at the end. None:
+            it may not.
         kind: The type of the error.
 
     Raises:
@@ -212,7 +213,7 @@ def whole_directory(
         yield finished
         replaced = Path(scratch) / "replaced"
         try:
-            if may_replace(target):
+            if may_replace is not None and may_replace(target):
                 target.rename(replaced)
             # This replaces an empty directory, and fails if there is anything else.
             finished.rename(target)

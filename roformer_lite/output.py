@@ -111,7 +111,7 @@ def complete_directory(target: Path, overwrite: bool = False) -> AbstractContext
 
     return whole_directory(
         target,
-        may_replace=_has_model if overwrite else lambda target: False,
+        may_replace=_has_model if overwrite else None,
         kind=InputError,
     )
 

@@ -215,7 +215,7 @@ def _fit_with_best_penalty(
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
 
-    # scikit-learn's logistic regression has no targets of several labels, and no GPU.
+    # scikit-learn has another estimator for each kind of label.
     def fit(rows: slice, penalty: float) -> None:
         optimizer = torch.optim.LBFGS(
             layer.parameters(), max_iter=MAX_ITERATIONS, line_search_fn="strong_wolfe"

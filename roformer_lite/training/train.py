@@ -58,7 +58,8 @@ def train(run: Run, seeds: Run | None = None) -> dict[str, Any] | None:
         rows, few_rows = read_rows(options, args, cache, options.model != run.model)
         if seeds is not None and "validation" not in rows:
             raise InputError(
-                "there are no validation data, which --seeds needs; pass --validation_fraction"
+                "there are no validation data, which --seeds needs; pass --validation_file or a "
+                "--validation_fraction"
             )
         recipe = RECIPES[run.task].inspect(options.data, rows)
         recipe.check_arguments(args, run.training.training_arguments.get("metric_for_best_model"))
