@@ -14,7 +14,6 @@ from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from transformers import masking_utils
 from transformers.masking_utils import (
     AttentionMaskInterface,
@@ -205,6 +204,8 @@ class DocumentMask:
         self.key_shape: tuple[int, int] = (arguments["batch_size"], arguments["kv_length"])
         # Transformers passes this argument for masks with which tokens attend to later ones.
         self.is_causal = "allow_is_bidirectional_skip" not in arguments
+        # (The lengths do not tell: a graph in which they are compared holds for one outcome alone.)
+        self.may_be_cross_attention = plan.has_target and not self.is_causal
         self.is_traced = is_tracing(arguments["attention_mask"])
         is_real = arguments["attention_mask"]
         if is_real is None:
@@ -221,13 +222,10 @@ class DocumentMask:
             self.dense = dense = make_dense(**arguments)
             self.flat = flat = FlatMask(queries=tokens, keys=tokens, dense=lambda: dense)
             is_exported = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
-            # (A graph in which the two are compared holds for one outcome alone.)
-            is_self_attention = statically_known_true(
-                arguments["kv_length"] == arguments["q_length"]
-            )
             # Under torch.compile, a length that is read from the data would break the graph. The
             # columns of a mask with heads would have to be collected for each head.
-            if is_exported and is_self_attention and dense is not None and dense.shape[1] == 1:
+            takes_groups = is_exported and not self.may_be_cross_attention
+            if takes_groups and dense is not None and dense.shape[1] == 1:
                 flat.sorted_rows = SortedRows(tokens, dense)
 
     @cached_property
@@ -271,8 +269,7 @@ class DocumentMask:
     def or_dense(self) -> "DocumentMask | torch.Tensor | None":
         """This mask, or the ordinary one if it is known that layers compute padding."""
         # The keys of cross-attention may all be real although the queries are padded.
-        may_be_cross_attention = self.plan.has_target and not self.is_causal
-        if may_be_cross_attention or not self.computes_padding:
+        if self.may_be_cross_attention or not self.computes_padding:
             return self
         return self.dense
 

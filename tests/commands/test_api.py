@@ -79,14 +79,7 @@ def test_rows_texts_and_files_have_the_predictions_of_the_command():
     ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "inputs", "columns"),
-    [
-        ("pairs", [("a fine film", "fine"), ("far", "too long")], ["text", "text_pair"]),
-        ("tag", [["Ann", "Lee", "met", "Bob"], "far too long"], ["tokens"]),
-        ("seq2seq", ["a fine film"], ["source"]),
-    ],
-)
+@pytest.mark.parametrize(("kind", "inputs", "columns"), DATA["inputs"])
 def test_inputs_of_other_tasks(kind, inputs, columns):
     save_model(kind, Path("model"))
     found = predict("model", inputs, device="cpu")

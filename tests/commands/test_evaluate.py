@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import data_beside
 from program import TINY, evaluated, refused, train, write_rows
 from saved_models import save_model
 
@@ -32,18 +33,7 @@ def test_an_unknown_bleu_tokenizer_is_refused(tmp_path):
 def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_path):
     data = tmp_path / "b.csv"
     data.write_text("text,label\na cat,maybe\na dog,maybe\n")
-    for options, message in (
-        ({}, "labels maybe are all unknown to the model, which has: b, c, a"),
-        (
-            {"label_column": "class"},
-            "b.csv:2: no column 'class'; the columns are: text, label",
-        ),
-        ({"tag_column": "x"}, "--tag_column"),
-        (
-            {"text_pair_column": "label", "label_column": "x"},
-            "--text_pair_column label: this model takes single texts",
-        ),
-    ):
+    for options, message in data_beside(__file__):
         assert message in refused("evaluate", classifier, test_file=data, **options)
 
 

@@ -368,17 +368,7 @@ def test_older_names_and_fields_read_from_weights():
         convert("bert", twice, CASES["bert"][0])
 
 
-@pytest.mark.parametrize(
-    ("name", "number", "copy", "original"),
-    [
-        ("llama", 2, "lm_head.weight", "model.embed_tokens.weight"),
-        ("roformer", 1, "cls.predictions.decoder.weight", "roformer.embeddings.word_embeddings"),
-        ("roformer", 1, "cls.predictions.decoder.bias", "cls.predictions.bias"),
-        ("bart", 1, "lm_head.weight", "model.shared.weight"),
-        ("bart", 1, "model.encoder.embed_tokens.weight", "model.shared.weight"),
-        ("marian", 2, "lm_head.weight", "model.decoder.embed_tokens.weight"),
-    ],
-)
+@pytest.mark.parametrize(("name", "number", "copy", "original"), FILE["tied_tensors"])
 def test_tied_tensors_that_differ(name, number, copy, original):
     """transformers does not tie them, so the model computes with both."""
     config = {**CASES[name][number], "tie_word_embeddings": True}

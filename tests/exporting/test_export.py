@@ -2,14 +2,17 @@
 
 import pytest
 import torch
-from conftest import assert_close, build, mask_of, random_ids, seq2seq_config, stack_config
+import transformers
+from conftest import Batch, assert_close, build, mask_of, random_ids, seq2seq_config, stack_config
 from program import refused, run
 from saved_models import save_model
 from test_flat_graphs import MASKS, inputs_for
+from tiny_models import tiny_model
 from transformers import AutoTokenizer
 from transformers.exporters import ExportedModel
 
 import hf_roformer_lite as rl
+from hf_roformer_lite import padding_free
 from hf_roformer_lite.conversion.checkpoints import load_model
 from hf_roformer_lite.model import heads_roformer_lite
 from roformer_lite.errors import InputError
@@ -36,21 +39,40 @@ def test_torch_exports_a_model_by_itself():
     assert_same_outputs(model, program.module(), [MASKS["mixed"], MASKS["long rows"]])
 
 
-def test_torch_exports_a_pair_by_itself():
+def pair() -> torch.nn.Module:
+    return build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config())
+
+
+def stock_decoder() -> torch.nn.Module:
+    fields = {"is_decoder": True, "add_cross_attention": True}
+    return padding_free(tiny_model("bert", transformers.BertLMHeadModel, **fields))
+
+
+@pytest.mark.parametrize("make_model", [pair, stock_decoder])
+def test_torch_exports_a_target_with_its_source(make_model):
     """The sample has sources and targets of different lengths; others may have equal ones."""
-    model = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config())
+    model = make_model()
+    model.config.use_cache = False
     rows, length, target_length = (torch.export.Dim(name, min=2, max=64) for name in "bst")
-    source = {0: rows, 1: length}
-    shapes = {"input_ids": source, "attention_mask": source}
-    shapes |= {"decoder_input_ids": {0: rows, 1: target_length}, "use_cache": None}
 
-    def inputs_of(lengths: list[int], target_length: int) -> dict[str, torch.Tensor | bool]:
+    def inputs_of(lengths: list[int], target_length: int) -> Batch:
+        mask = mask_of(lengths)
         target = random_ids(len(lengths), target_length)
-        return {**inputs_for(mask_of(lengths)), "decoder_input_ids": target, "use_cache": False}
+        if make_model is pair:
+            return {**inputs_for(mask), "decoder_input_ids": target}
+        return {
+            "encoder_hidden_states": torch.randn(*mask.shape, model.config.hidden_size),
+            "encoder_attention_mask": mask,
+            "input_ids": target,
+            "attention_mask": torch.ones_like(target),
+        }
 
-    program = torch.export.export(
-        model, (), inputs_of([9, 4, 7], 5), dynamic_shapes=shapes, strict=False
-    )
+    sample = inputs_of([9, 4, 7], 5)
+    shapes = {
+        name: {0: rows, 1: length if value.shape[1] == 9 else target_length}
+        for name, value in sample.items()
+    }
+    program = torch.export.export(model, (), sample, dynamic_shapes=shapes, strict=False)
     for inputs in (inputs_of([6, 2], 6), inputs_of([3, 8, 8, 1], 4)):
         with torch.no_grad():
             expected = model(**inputs).logits

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transformers
-from conftest import Batch, gradients, mask_of, random_ids
+from conftest import Batch, data_beside, gradients, mask_of, random_ids
 from tiny_models import SIZES, tiny_model
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
@@ -14,21 +14,7 @@ from transformers import PreTrainedModel
 from hf_roformer_lite import padding_free
 
 VOCAB = SIZES["vocab_size"]
-MODELS = {
-    "bert mlm": "BertForMaskedLM",
-    "bert classes": "BertForSequenceClassification",
-    "bert tokens": "BertForTokenClassification",
-    "modernbert mlm": "ModernBertForMaskedLM",
-    "llama": "LlamaForCausalLM",
-    "llama classes": "LlamaForSequenceClassification",
-    "gpt2": "GPT2LMHeadModel",
-    # The attention modules of these models compute the scores themselves.
-    "mpnet mlm": "MPNetForMaskedLM",
-    "deberta mlm": "DebertaV2ForMaskedLM",
-    "bloom": "BloomForCausalLM",
-    "gpt neo": "GPTNeoForCausalLM",
-    "falcon classes": "FalconForSequenceClassification",
-}
+MODELS: dict[str, str] = data_beside(__file__)
 assert_close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)
 # Answers for models that find them in four texts.
 PLACES = {
