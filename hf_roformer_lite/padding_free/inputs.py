@@ -66,8 +66,8 @@ def make_plan(
         return Plan(why_padded="a step of generation has no padding", base=base)
     values = read_values(switch, given)
     mask = values.get("attention_mask")
-    # A tagger labels the source, even if its configuration is that of an encoder–decoder.
-    has_target = model.config.is_encoder_decoder and switch.head != "token"
+    # A tagger or an encoder has none, even if its configuration is that of an encoder–decoder.
+    has_target = model.config.is_encoder_decoder and hasattr(base, "decoder")
     plan = Plan(
         why_padded=reason_for_padding(model, given),
         base=base,
