@@ -249,6 +249,8 @@ class LinearCrossEntropy(torch.autograd.Function):
                 state_grad[rows] = logit_grad @ weight_in_dtype
                 if weight_grad is not None:
                     add_product(weight_grad, logit_grad.t(), states)
+                # The next chunk takes their memory.
+                del logits, logit_grad
         ctx.save_for_backward(state_grad, weight_grad, bias_grad)
         bias_dtype = None if bias is None else bias.dtype
         ctx.dtypes = (hidden_states.dtype, weight.dtype, bias_dtype)
