@@ -71,7 +71,7 @@ def make_plan(
     plan = Plan(
         why_padded=reason_for_padding(model, given),
         base=base,
-        has_target=has_target or getattr(model.config, "add_cross_attention", False),
+        has_cross_attention=has_target or getattr(model.config, "add_cross_attention", False),
         is_real=None if mask is None else mask != 0,
         read=read_positions(has_target, values, num_last_read(model, switch, given, has_cache)),
         ends=ends_of_rows(model, switch, values),

@@ -205,7 +205,7 @@ class DocumentMask:
         # Transformers passes this argument for masks with which tokens attend to later ones.
         self.is_causal = "allow_is_bidirectional_skip" not in arguments
         # (The lengths do not tell: a graph in which they are compared holds for one outcome alone.)
-        self.may_be_cross_attention = plan.has_target and not self.is_causal
+        self.may_be_cross_attention = plan.has_cross_attention and not self.is_causal
         self.is_traced = is_tracing(arguments["attention_mask"])
         is_real = arguments["attention_mask"]
         if is_real is None:

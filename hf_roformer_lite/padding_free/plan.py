@@ -47,7 +47,7 @@ class Plan:
             compute the flat row.
         base: The base model of the model that is called. Its call, within the model's, uses the
             same plan if it gets the same arguments.
-        has_target: Whether the model attends to a source, or is an encoder–decoder.
+        has_cross_attention: Whether layers of the model attend to a source.
         is_real: `(B, L)` on the CPU, False at padding, for layers whose model makes the mask
             itself; None if all tokens are real, or if it is unclear which are.
         read: The positions whose states are read after the layers although they may be padding.
@@ -62,7 +62,7 @@ class Plan:
 
     why_padded: str = ""
     base: nn.Module | None = None
-    has_target: bool = False
+    has_cross_attention: bool = False
     is_real: torch.Tensor | None = None
     read: list[ReadPositions] = field(default_factory=list)
     ends: list[ReadPositions] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Plan:
         if is_tracing(is_real):
             # Masks of equal shape are the same if there is only one side.
             for found in self.found:
-                if not self.has_target and found.shape == tuple(is_kept.shape):
+                if not self.has_cross_attention and found.shape == tuple(is_kept.shape):
                     return found
             tokens = FlatTokens(is_kept)
         else:
@@ -184,7 +184,7 @@ def plans_batch(forward: Forward) -> Forward:
     def planned_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
         plan = Plan(
             why_padded=request_of_layers(kwargs),
-            has_target=model.config.add_cross_attention,
+            has_cross_attention=model.config.add_cross_attention,
         )
         with planned(plan):
             return forward(model, *args, **kwargs)
