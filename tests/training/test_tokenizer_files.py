@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import transformers
+from conftest import data_beside
 from program import run, train, write_rows
 from saved_models import save_bert
 from tokenizers import Tokenizer
@@ -42,14 +43,7 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-# The task that is trained, or the command, and the directory that it reads.
-WRITTEN = {
-    "embed": ("embed", "bert"),
-    "convert": ("convert", "bert"),
-    "convert back": ("convert", "convert"),
-    "classify": ("classify", "convert"),
-    "export": ("export", "classify"),
-}
+WRITTEN = data_beside(__file__)
 
 
 def written(folder: Path, kind: str) -> Path:
