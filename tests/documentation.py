@@ -27,7 +27,7 @@ from hf_roformer_lite import RoFormerLiteTokenizer
 
 PROGRAM = "from roformer_lite.cli import main; assert main() == 0"
 PROCESSES = multiprocessing.get_context("forkserver")
-LIBRARIES = ["torch", "transformers.trainer", "datasets", "sentence_transformers", "scipy.stats"]
+LIBRARIES = "torch transformers.trainer datasets sentence_transformers scipy.stats".split()
 PROCESSES.set_forkserver_preload(LIBRARIES)
 # Blocks with these words are not run here. They prepare a machine, need several machines or the
 # Hub, or ask a server, as test_serving.py and test_app.py do.
@@ -88,7 +88,7 @@ def write_examples(folder: Path) -> None:
     save_model("seq2seq", folder / "dates")
     text = (data / "alice_train.txt").read_text("utf-8")
     trained = RoFormerLiteTokenizer.train(text.splitlines(), vocab_size=300, algorithm="wordpiece")
-    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    names = {f"{name}_token": f"[{name.upper()}]" for name in "pad unk cls sep mask".split()}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=trained.backend_tokenizer,
         bos_token="[CLS]",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from conftest import ROOT, data_beside
 
-CODE = ("hf_roformer_lite", "roformer_lite", "conversion", "tests", "benchmarks", "tutorials")
+CODE = "hf_roformer_lite roformer_lite conversion tests benchmarks tutorials".split()
 CODE += ("examples", "docs")
 MODULES = sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
 PAGES = [
@@ -18,7 +18,7 @@ PAGES = [
 ]
 # The log of changes also names parts that only former versions had.
 PAGES.remove(ROOT / "CHANGELOG.md")
-OTHER_TEXT = ("*.toml", "*.yml", "*.txt", ".ci/run", "tests/*/*.csv", "roformer_lite/*/*.jinja")
+OTHER_TEXT = "*.toml *.yml *.txt .ci/run tests/*/*.csv roformer_lite/*/*.jinja".split()
 # Names that the pages contain and the code does not.
 NOT_IN_CODE = set().union(*data_beside(__file__).values())
 WORD = re.compile(r"[A-Za-z_]\w*")

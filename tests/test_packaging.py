@@ -23,7 +23,7 @@ import hf_roformer_lite
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 PUBLIC = [name for name in hf_roformer_lite.__all__ if name != "__version__"]
-NOT_COPIED = (".git", ".site", ".venv*", ".*_cache", ".transformers-*", "__pycache__")
+NOT_COPIED = ".git .site .venv* .*_cache .transformers-* __pycache__".split()
 NOT_COPIED += ("*.egg-info", "build", "dist", "results")
 URL = "https://example.org/owner/repository"
 DATA = {"hf_roformer_lite/py.typed", "roformer_lite/py.typed"}
@@ -71,7 +71,7 @@ def test_every_imported_package_is_declared():
     plugin = [*(ROOT / "hf_roformer_lite").rglob("*.py"), *(ROOT / "conversion").glob("*.py")]
     assert {"torch", "transformers"} <= distributions_of(plugin, indent="") <= required
     extras = names_of(sum(PROJECT["optional-dependencies"].values(), []))
-    folders = ("roformer_lite", "tests", "benchmarks", "tutorials", "examples", "docs")
+    folders = "roformer_lite tests benchmarks tutorials examples docs".split()
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     assert {"pyyaml", "scikit-learn"} <= distributions_of([*plugin, *files]) <= required | extras
 

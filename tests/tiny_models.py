@@ -12,13 +12,9 @@ from transformers.models.auto import modeling_auto
 
 TABLES = [
     getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES")
-    for kind in (
-        "MASKED_LM",
-        "CAUSAL_LM",
-        "SEQUENCE_CLASSIFICATION",
-        "TOKEN_CLASSIFICATION",
-        "SEQ_TO_SEQ_CAUSAL_LM",
-    )
+    for kind in """
+        MASKED_LM CAUSAL_LM SEQUENCE_CLASSIFICATION TOKEN_CLASSIFICATION SEQ_TO_SEQ_CAUSAL_LM
+    """.split()
 ]
 HEADS = [*TABLES, modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES]
 HEADS.append(modeling_auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES)

@@ -21,7 +21,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
-from ..padding_free.outputs import SkippedLogits
+from ..padding_free.heads import SkippedLogits
 from .compatibility import accepts_past_key_values
 from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .generation import PaddedGenerationMixin
@@ -162,7 +162,8 @@ def keep_positions(
         hidden_states = hidden_states.take_along_dim(last_tokens[:, :, None], dim=1)
     if isinstance(logits_to_keep, torch.Tensor):
         return hidden_states[:, logits_to_keep]
-    return hidden_states[:, -logits_to_keep:]
+    # A view of all positions would not know the flat row.
+    return hidden_states[:, -logits_to_keep:] if logits_to_keep else hidden_states
 
 
 class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):

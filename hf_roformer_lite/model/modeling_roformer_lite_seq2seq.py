@@ -253,19 +253,20 @@ class RoFormerLiteForConditionalGeneration(
             check_classes(labels)
             labels = labels.long()  # The decoder reads them as tokens.
             use_cache = bool(use_cache)
+            is_read = labels != IGNORE_INDEX
             target = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
             if target is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-                target = decoder_input_ids
-            check_shape("labels", labels, target.shape[:2])
-            has_plain_target = (
-                decoder_attention_mask is None and decoder_position_ids is None and cache is None
-            )
-            if has_plain_target and self.skips_logits(skip_logits):
+            else:
+                check_shape("labels", labels, target.shape[:2])
+            if target is decoder_input_ids and not self.skips_logits(skip_logits):
+                # A target that is passed may go on after its labels.
+                is_read |= decoder_input_ids != self.config.pad_token_id
+            others = (decoder_inputs_embeds, decoder_attention_mask, decoder_position_ids, cache)
+            if all(other is None for other in others):
                 # No token of a causal row depends on later ones, so nothing after the last label
                 # needs to be computed.
-                is_labelled = labels != IGNORE_INDEX
-                decoder_attention_mask = is_labelled.flip(1).cummax(dim=1).values.flip(1)
+                decoder_attention_mask = is_read.flip(1).cummax(dim=1).values.flip(1)
                 # Scaled rotary tables depend on the largest position, so all tokens keep one.
                 decoder_position_ids = torch.arange(labels.shape[1], device=labels.device)[None]
         outputs = self.model(

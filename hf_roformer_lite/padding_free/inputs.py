@@ -5,48 +5,20 @@ Only where all of them count is the padded batch computed.
 """
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.nn import functional as F
-from torch.utils.hooks import RemovableHandle
-from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.loss.loss_utils import LOSS_MAPPING
+from transformers import PreTrainedModel
 from transformers.utils import logging
 from transformers.utils.import_utils import is_tracing
 
+from .heads import IGNORE_INDEX, Switch, choose_row, reads_row
 from .layers import CACHES, parameters_of
+from .masks import is_nearly_full
 from .plan import Plan, ReadPositions, current, on_cpu, request_of_layers
 
 logger = logging.get_logger(__name__)
-
-IGNORE_INDEX = -100  # The label that losses ignore.
-
-
-@dataclass
-class Switch:
-    """The settings of a padding-free model. They contain no module, so that a copy of a model has
-    its own.
-
-    Args:
-        head: The kind of the model's class: "seq2seq", "causal", "masked" or "token"; empty for
-            all other classes.
-        skip_logits: As for `padding_free`.
-        previous: The configurations of the model and its parts, each with its previous attention
-            implementation. A model and its base model share this list.
-        handles: The hooks.
-        shifts_labels: Whether the head compares each position with the next label.
-        has_summary: Whether the head has a "sequence summary" of transformers, which may read the
-            first or the last position.
-    """
-
-    head: str = ""
-    skip_logits: bool = False
-    previous: list[tuple[PreTrainedConfig, str]] = field(default_factory=list)
-    handles: list[RemovableHandle] = field(default_factory=list)
-    shifts_labels: bool = False
-    has_summary: bool = False
 
 
 def make_plan(
@@ -57,11 +29,11 @@ def make_plan(
     """The plan of a call.
 
     Args:
-        given: The arguments of the call by name. Some are replaced, for example so that the head of
-            a language model computes only labelled positions.
+        given: The arguments of the call by name, without those that are None. Some are replaced,
+            for example so that the head of a language model computes only labelled positions.
     """
     base: Any = model.base_model
-    has_cache = any(given.get(name) is not None for name in CACHES)
+    has_cache = any(name in given for name in CACHES)
     if has_cache and has_single_tokens(model, given):
         return Plan(why_padded="a step of generation has no padding", base=base)
     values = read_values(switch, given)
@@ -77,18 +49,20 @@ def make_plan(
         ends=ends_of_rows(model, switch, values),
         reads_target=has_target and switch.head == "" and base is not model,
     )
-    if not has_cache:
-        leave_out_cache(model, given, values)
-    if is_tracing():
-        return plan
-    leave_with_mask(plan, given)
-    labels = values.get("labels")
-    if labels is None or plan.why_padded:
-        return plan
-    if skips_logits(model, switch, given):
-        plan.labelled = keep_labelled(model, switch, given, labels)
-    if not has_cache:
-        mask_target(model, switch, given, values, has_logits=plan.labelled is None)
+    if "labels" in values and not has_cache:
+        # A text with labels is not continued, and without a cache, transformers separates packed
+        # documents.
+        if "use_cache" in parameters_of(model):
+            given.setdefault("use_cache", False)
+        mask_target(model, switch, given, values)
+    if not is_tracing():
+        leave_with_mask(plan, given)
+    if not plan.why_padded and reads_row(model, switch, given):
+        is_real = values.get("decoder_attention_mask") if has_target else plan.is_real
+        tokens = None
+        if is_real is not None and not has_cache and not is_nearly_full(is_real != 0):
+            tokens = plan.tokens(is_real != 0, is_causal=has_target or None)
+        choose_row(plan, model, switch, given, values, tokens)
     return plan
 
 
@@ -105,8 +79,8 @@ def has_single_tokens(model: PreTrainedModel, given: dict[str, Any]) -> bool:
     """Whether a call computes one token of each text, and no source."""
     is_pair = model.config.is_encoder_decoder
     ids = given.get("decoder_input_ids" if is_pair else "input_ids")
-    is_encoded = not is_pair or given.get("encoder_outputs") is not None
-    return is_encoded and isinstance(ids, torch.Tensor) and ids.shape[-1] == 1
+    is_encoded = not is_pair or "encoder_outputs" in given
+    return is_encoded and ids is not None and ids.shape[-1] == 1
 
 
 def read_values(switch: Switch, given: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -143,45 +117,33 @@ def reason_for_padding(model: PreTrainedModel, given: dict[str, Any]) -> str:
     return reason
 
 
-def leave_out_cache(
-    model: PreTrainedModel, given: dict[str, Any], values: dict[str, torch.Tensor]
-) -> None:
-    """Make no cache for a text that has labels, because such a text is not continued. Without a
-    cache, transformers separates packed documents. In evaluation, some encoder–decoders mask other
-    tokens without a cache."""
-    makes_cache = "use_cache" in parameters_of(model) and given.get("use_cache") is None
-    has_other_masks = model.config.is_encoder_decoder and not model.training
-    if "labels" in values and makes_cache and not has_other_masks:
-        given["use_cache"] = False
-
-
 def mask_target(
     model: PreTrainedModel,
     switch: Switch,
     given: dict[str, Any],
     values: dict[str, torch.Tensor],
-    has_logits: bool,
 ) -> None:
-    """In training, hide the padding of a target. Its labels show where that is.
+    """Hide the padding of a target. Its labels show where that is.
 
     The decoder is causal, so no label depends on tokens after the last one. Gaps usually hold
     padding tokens, which some stock decoders read and others do not. A target that is passed may go
-    on after its labels, which makes a difference only if its logits are computed. Unless a target
-    is passed, an `EncoderDecoderModel` hides padding tokens itself, also those that have labels.
+    on after its labels. Unless a target is passed, an `EncoderDecoderModel` hides padding tokens
+    itself, also those that have labels.
     """
     reads_padding = (
         switch.head == "seq2seq"
         and model.config.is_encoder_decoder
         and (model.config.model_type != "encoder-decoder" or "decoder_input_ids" in values)
     )
-    if not reads_padding or not model.training or given.get("decoder_attention_mask") is not None:
+    if not reads_padding or "decoder_attention_mask" in given:
         return
     is_read = values["labels"] != IGNORE_INDEX
-    has_gaps = bool((~is_read[:, :-1] & is_read[:, 1:]).any())
+    has_gaps = (~is_read[:, :-1] & is_read[:, 1:]).any()
+    has_logits = not model.training or not switch.skip_logits
     if has_logits and "decoder_input_ids" in values:
         is_read |= values["decoder_input_ids"] != model.config.pad_token_id
-    if not has_gaps:
-        given["decoder_attention_mask"] = is_read.long().to(given["labels"].device)
+    values["decoder_attention_mask"] = mask = is_read | has_gaps
+    given["decoder_attention_mask"] = mask.long().to(given["labels"].device)
 
 
 def visible_tokens(mask: torch.Tensor) -> torch.Tensor:
@@ -203,8 +165,8 @@ def num_last_read(
     # To models without this argument, `generate` does not say which positions it reads. It has
     # encoded the source of an encoder–decoder before.
     is_told = "logits_to_keep" in parameters_of(model)
-    is_scored = model.config.is_encoder_decoder and given.get("encoder_outputs") is None
-    has_loss = given.get("labels") is not None or torch.is_grad_enabled()
+    is_scored = model.config.is_encoder_decoder and "encoder_outputs" not in given
+    has_loss = "labels" in given or torch.is_grad_enabled()
     return int(has_cache) if is_told or is_scored or has_loss else math.inf
 
 
@@ -249,49 +211,3 @@ def ends_of_rows(
         last = (places * (ids.reshape_as(rows) != padding)).argmax(dim=1, keepdim=True)
         is_last = places == last
     return [(False, is_first), (True, is_last)]
-
-
-def skips_logits(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:
-    """Whether the head of a language model computes only labelled positions."""
-    if not model.training or not switch.skip_logits:
-        return False
-    # A user's own loss may depend on rows; transformers' losses depend on single positions.
-    is_loss_of_positions = model.loss_function in LOSS_MAPPING.values()
-    return_dict = given.get("return_dict")
-    returns_tuple = not (model.config.return_dict if return_dict is None else return_dict)
-    kept = given.get("logits_to_keep")
-    keeps_all = not isinstance(kept, torch.Tensor) and not kept
-    has_shifted_labels = given.get("shift_labels") is not None
-    return is_loss_of_positions and keeps_all and not returns_tuple and not has_shifted_labels
-
-
-def keep_labelled(
-    model: PreTrainedModel,
-    switch: Switch,
-    given: dict[str, Any],
-    labels: torch.Tensor,
-) -> torch.Tensor | None:
-    """Keep only the labels that are not ignored, and return the places `(n,)` among the B * L of
-    the states that the head needs for them; None if it needs all states.
-
-    Args:
-        labels: The label of each state, on the CPU.
-    """
-    device = given["labels"].device
-    targets = [given.get(name) for name in ("decoder_input_ids", "decoder_inputs_embeds")]
-    if model.config.is_encoder_decoder and all(target is None for target in targets):
-        prepare: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-        if prepare is None:
-            return None
-        given["decoder_input_ids"] = prepare(labels=given["labels"])
-    places = (labels.flatten() != IGNORE_INDEX).nonzero().squeeze(1)
-    if len(places) == 0:
-        return None
-    labels = labels.flatten()[places].unsqueeze(0)
-    if switch.shifts_labels:
-        # The head compares each state with the next label and drops the last state, so an ignored
-        # label is prepended and an unused state appended.
-        labels = F.pad(labels, pad=(1, 0), value=IGNORE_INDEX)
-        places = F.pad(places, pad=(0, 1))
-    given["labels"] = labels.to(device)
-    return places.to(device)

@@ -427,10 +427,10 @@ def hooks_within(layer: nn.Module) -> Iterator[Any]:
     for part in layer.modules():
         before = list(part._forward_pre_hooks.values())
         after = list(part._forward_hooks.values())
-        if part is layer:
+        if enter_layer in before:
             # Hooks that run before the first or after the second of ours get the batch.
-            before = before[position_of((enter_layer, enter_map), before) + 1 :]
-            after = after[: position_of((leave_layer, leave_map), after)]
+            before = before[before.index(enter_layer) + 1 :]
+            after = after[: after.index(leave_layer)]
         yield from before
         yield from after
         yield from part._backward_pre_hooks.values()
@@ -439,10 +439,6 @@ def hooks_within(layer: nn.Module) -> Iterator[Any]:
     yield from torch_module._global_forward_hooks.values()
     yield from torch_module._global_backward_pre_hooks.values()
     yield from torch_module._global_backward_hooks.values()
-
-
-def position_of(ours: tuple[Any, ...], hooks: list[Any]) -> int:
-    return next(place for place, hook in enumerate(hooks) if hook in ours)
 
 
 def name_of_hook(hook: Any) -> str:

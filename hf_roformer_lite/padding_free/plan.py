@@ -21,7 +21,7 @@ from .batch import FlatTokens
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 # Arguments or fields of a configuration that request outputs of all layers.
-LAYER_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits", "use_mems")
+LAYER_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits")
 
 
 def request_of_layers(given: dict[str, Any], *configs: Any) -> str:
@@ -55,8 +55,8 @@ class Plan:
         reads_target: Whether all states of the target may be read, even those of padding that only
             the model knows.
         flat_mask: The `FlatMask` for the layers of `is_real`, without the ordinary mask.
-        labelled: The places `(n,)` of the labelled tokens among the states that the head of a
-            language model reads; None if it needs all of them.
+        head_tokens: The tokens that the head of a language model computes; None: all.
+        skips_logits: Whether these are the labelled tokens alone.
         found: The tokens of the masks so far.
     """
 
@@ -68,7 +68,8 @@ class Plan:
     ends: list[ReadPositions] = field(default_factory=list)
     reads_target: bool = False
     flat_mask: Any = None
-    labelled: torch.Tensor | None = None
+    head_tokens: FlatTokens | None = None
+    skips_logits: bool = False
     found: list[FlatTokens] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,7 +80,7 @@ class Plan:
         """Add what is read by the model around this one."""
         self.read += outer.read
         self.reads_target |= outer.reads_target
-        self.labelled = outer.labelled
+        self.head_tokens = outer.head_tokens
 
     def tokens(
         self,
@@ -112,7 +113,8 @@ class Plan:
         if is_tracing(is_real):
             # Masks of equal shape are the same if there is only one side.
             for found in self.found:
-                if not self.has_cross_attention and found.shape == tuple(is_kept.shape):
+                has_one_side = found.is_traced and not self.has_cross_attention
+                if has_one_side and found.shape == tuple(is_kept.shape):
                     return found
             tokens = FlatTokens(is_kept)
         else:

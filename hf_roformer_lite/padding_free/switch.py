@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.models.auto import modeling_auto
 
 from . import attention  # noqa: F401  (registers the attention function)
 from .attention_modules import (
@@ -25,13 +24,12 @@ from .attention_modules import (
     wrap,
     wrap_attention_modules,
 )
-from .inputs import Switch, make_plan
-from .layers import hook_layers, name_in_transformers, parameters_of
-from .masks import EAGER_NAME, NAME, DocumentMask
-from .outputs import SkippedLogits
+from .heads import LANGUAGE_HEADS, SkippedLogits, Switch, head_of, select_states, stack_of
+from .inputs import make_plan
+from .layers import hook_layers, name_in_transformers, parameters_of, with_ordinary_mask
+from .masks import EAGER_NAME, NAME
 from .plan import Plan, current, planned, request_of_layers
 from .trial import (
-    LANGUAGE_HEADS,
     PaddingFreeError,
     Trial,
     check_layers,
@@ -42,15 +40,6 @@ from .trial import (
     run_module,
     trials_of,
 )
-
-# The classes whose labels or answers belong to tokens, from transformers' tables. Some classes are
-# in several tables, of which the first counts.
-HEADS = {
-    "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-    "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    "token": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
-}
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -220,13 +209,12 @@ def switch_on(model: PreTrainedModel, switch: Switch) -> None:
         config._attn_implementation = implementation
     switch.handles = hook_layers(model)
     base: Any = model.base_model
-    vars(base)["_padding_free"] = replace(switch, head=head_of(base), skip_logits=False)
+    vars(base)["_padding_free"] = replace(switch, head=head_of(base))
     vars(model)["_padding_free"] = switch  # Some models are their own base model.
     stack = stack_of(model)
-    if stack is None:
-        switch.skip_logits = False
-    else:
-        switch.handles.append(stack.register_forward_hook(select_labelled))
+    if stack is not None:
+        switch.stack = next(name for name, part in model.named_modules() if part is stack)
+        switch.handles.append(stack.register_forward_hook(select_states))
     for part in {model, base}:
         wrap(part, run)
 
@@ -284,29 +272,6 @@ def is_switched(model: PreTrainedModel) -> bool:
     return any(config._attn_implementation in (NAME, EAGER_NAME) for config in configs)
 
 
-def head_of(model: nn.Module) -> str:
-    """The kind of head of a transformers class; empty for any other class, even of the same
-    name."""
-    name = type(model).__name__
-    if not type(model).__module__.startswith("transformers."):
-        return ""
-    return next((head for head, table in HEADS.items() if name in table.values()), "")
-
-
-def stack_of(model: PreTrainedModel) -> nn.Module | None:
-    """The module whose last hidden states the head of a language model reads."""
-    head = head_of(model)
-    if head not in LANGUAGE_HEADS:
-        return None
-    stack: nn.Module = model.base_model
-    if head != "masked":
-        decoder = model.get_decoder()
-        if isinstance(decoder, PreTrainedModel):
-            stack = decoder
-    # Some models are their own base model, and some decoders have a head of their own.
-    return stack if stack is not model and head_of(stack) == "" else None
-
-
 # Around `forward`
 
 
@@ -326,23 +291,24 @@ def run(
         reason = "the model is switched off, or arguments without names cannot be understood"
         with planned(Plan(why_padded=reason, base=model.base_model)):
             return forward(model, *args, **kwargs)
-    given = dict(zip(names, args, strict=False)) | kwargs
+    values = dict(zip(names, args, strict=False)) | kwargs
+    # For a cache of a fixed size, `generate` makes the mask and gives it to the model.
+    given = {name: with_ordinary_mask(value) for name, value in values.items() if value is not None}
     outer: Any = current.plan
     is_within_a_call = outer is not None and outer.base is model
     if is_within_a_call and covers(outer, given):
         return forward(model, **given)
-    for name, value in given.items():
-        # For a cache of a fixed size, `generate` makes the mask and gives it to the model.
-        if isinstance(value, DocumentMask):
-            given[name] = value.dense
     plan = make_plan(model, vars(model)["_padding_free"], given)
-    has_logits = plan.labelled is None
+    tokens = plan.head_tokens
     if is_within_a_call:
         plan.include(outer)
     with planned(plan, mask=given.get("attention_mask")):
         output = forward(model, **given)
-    if not has_logits:
+    if plan.skips_logits:
         output["logits"] = SkippedLogits()
+    elif tokens is not None:
+        for name in {"logits", "last_hidden_state"} & output.keys():
+            output[name] = tokens.restore(output[name], padding="last")
     return output
 
 
@@ -350,19 +316,5 @@ def covers(plan: Plan, given: dict[str, Any]) -> bool:
     """Whether the current plan, which was made for the whole model, holds for a call of its base
     model with the arguments `given`."""
     has_same_mask = given.get("attention_mask") is current.mask
-    wants_more = given.get("labels") is not None or request_of_layers(given)
+    wants_more = "labels" in given or request_of_layers(given)
     return plan.why_padded != "" or (has_same_mask and not wants_more)
-
-
-def select_labelled(stack: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    """Reduce the output of `stack`, which the head reads, to the states of labelled positions, `(1,
-    n, hidden)`."""
-    plan = current.plan
-    if plan is None or plan.labelled is None:
-        return None
-    states = output[0].flatten(0, 1)
-    states = states.index_select(0, plan.labelled.to(states.device)).unsqueeze(0)
-    if isinstance(output, tuple):
-        return states, *output[1:]
-    output["last_hidden_state"] = states
-    return output

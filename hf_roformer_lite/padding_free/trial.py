@@ -20,7 +20,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging
 
-from .inputs import IGNORE_INDEX
+from .heads import IGNORE_INDEX, LANGUAGE_HEADS
 from .layers import parameters_of
 from .plan import LAYER_OUTPUTS, Plan, planned
 
@@ -28,7 +28,6 @@ logger = logging.get_logger(__name__)
 
 MAX_DIFFERENCE = 5e-5  # Between two ways to compute the same outputs in float32.
 MAX_HALF_PRECISION_DIFFERENCE = 5e-2
-LANGUAGE_HEADS = ("seq2seq", "causal", "masked")  # The keys of `HEADS` that are language models.
 # The numbers of tokens of the rows of a trial. Two are equal, because attention batches documents
 # of one length. Up to eight queries, sdpa would use another kernel on Apple GPUs.
 LENGTHS = torch.tensor([[13], [10], [10]], device="cpu")
@@ -166,20 +165,16 @@ def run_base(model: PreTrainedModel, batch: Batch) -> Batch:
 
 
 def run_head(model: PreTrainedModel, batch: Batch, head: str) -> Batch:
-    """The loss of a language model, or the outputs of any other head."""
+    """The outputs of the head, with the loss of a language model."""
     inputs = inputs_of(model, batch)
     if head in LANGUAGE_HEADS:
         ids = batch["input_ids"]
         # A causal head predicts the first token after padding from padding, so it gets no label
         # (there are three tokens of padding).
         is_chosen = torch.arange(LENGTH, device=ids.device) % 3 != 0
-        labels = ids.where(is_chosen & batch["attention_mask"].bool(), IGNORE_INDEX)
-        model.training = True  # The parts stay in evaluation mode, so there is no dropout.
-        try:
-            return {"loss": model(**inputs, labels=labels, return_dict=True)["loss"]}
-        finally:
-            model.training = False
-    if head != "token":  # All other heads read one position of the decoder.
+        is_labelled = is_chosen & batch["attention_mask"].bool()
+        inputs["labels"] = ids.where(is_labelled, IGNORE_INDEX)
+    elif head != "token":  # All other heads read one position of the decoder.
         inputs = batch
     if type(model).__name__ in CHOICES.values():
         inputs = {name: value.unsqueeze(0) for name, value in inputs.items()}

@@ -43,7 +43,7 @@ class LoadedModel:
     positions: int | None = None
     joined: JoinedBaseline | None = None
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def in_batches(
         self,
         inputs: Sequence[Input],
@@ -69,7 +69,7 @@ class LoadedModel:
                 answers[place] = one
         return answers
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def logits(self, encoded: BatchEncoding, batch_size: int) -> list[np.ndarray]:
         """The logits of each encoded row, `(labels,)` or `(L, labels)`, where `L` may include
         padding on the right.

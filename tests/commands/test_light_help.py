@@ -10,14 +10,7 @@ from saved_models import save_model
 
 from roformer_lite.cli import COMMANDS
 
-HEAVY = {
-    "gradio",
-    "fastapi",
-    "torch",
-    "hf_roformer_lite",
-    "datasets",
-    "sklearn",
-}
+HEAVY = set("gradio fastapi torch hf_roformer_lite datasets sklearn".split())
 CODE = """
 import json, sys
 from roformer_lite.cli import main
@@ -88,7 +81,7 @@ EXTRAS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classify", "tag", "seq2seq", "causal", "mlm"])
+@pytest.mark.parametrize("kind", "classify tag seq2seq causal mlm".split())
 def test_predict_needs_no_extra(kind, tmp_path):
     model = save_model(kind, tmp_path / kind)
     command = ["-c", WITHOUT_EXTRAS, EXTRAS, "predict", model]

@@ -84,7 +84,7 @@ def table_of(model: Path, source: str, target: str, *options: str) -> list[dict]
     return [row["columns"] for row in read_table(target)]
 
 
-@pytest.mark.parametrize("kind", ["classify", "number", "tag", "mlm", "seq2seq"])
+@pytest.mark.parametrize("kind", "classify number tag mlm seq2seq".split())
 def test_a_table_has_the_answers_of_the_lines(models, kind):
     """Tables hold labels with scores, numbers, lists of tags and texts."""
     names = {"classify": ["label", "score"], "number": ["value"], "tag": ["tags"]}
@@ -241,7 +241,7 @@ def test_answers_are_those_of_the_model(models):
     for number, text in enumerate(TEXTS):
         found = {
             kind: answered(models / kind, TEXTS)[number]
-            for kind in ("classify", "labels", "number", "tag", "mlm")
+            for kind in "classify labels number tag mlm".split()
         }
         if not text:
             assert set(found.values()) == {""}
@@ -495,7 +495,7 @@ def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models):
     assert len(read_json(Path("found.jsonl"))["tags"]) == 3
 
 
-@pytest.mark.parametrize("kind", ["classify", "pairs", "seq2seq", "embed", "rerank"])
+@pytest.mark.parametrize("kind", "classify pairs seq2seq embed rerank".split())
 def test_truncated_texts_are_counted_once(tmp_path, caplog, kind):
     saved = answers.open_model(save_model(kind, tmp_path / kind), device="cpu")
     longest = saved.tokenizer.model_max_length

@@ -200,7 +200,7 @@ def test_tokenizers_are_converted_too(roformer, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "number", "make_tokenizer", "text", "other_family"),
+    "family, number, make_tokenizer, text, other_family",
     [
         # AutoTokenizer always opens Qwen2's tokenizer for Qwen2 ...
         ("qwen2", 1, train_tokenizer, "cafe\u0301 12345", "llama"),

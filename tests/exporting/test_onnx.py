@@ -76,7 +76,7 @@ def test_classifier(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["labels", "number", "pairs", "tag", "mlm"])
+@pytest.mark.parametrize("case", "labels number pairs tag mlm".split())
 def test_other_tasks(case, tmp_path):
     check_graph(case, tmp_path)
 

@@ -75,7 +75,7 @@ def run(config: Any) -> torch.Tensor:
 
 def is_small(name: str, value: Any) -> bool:
     """Whether a model of this size fits into memory. A larger size is not a wrong value."""
-    parts_of_sizes = ("size", "_dim", "num_", "_layers", "features", "max_position")
+    parts_of_sizes = "size _dim num_ _layers features max_position".split()
     is_size = any(part in name for part in parts_of_sizes)
     return not (is_size and isinstance(value, int) and value > 10**6)
 
@@ -89,14 +89,7 @@ def check(make: type, base: dict[str, Any], name: str, value: Any) -> str:
         return ""
     config, message = refusal(make, {**base, name: value})
     if config is None:
-        others = [
-            "head_dim",
-            "is_decoder",
-            "layer_types",
-            "vocab_size",
-            "embedding_size",
-            "layer_style",
-        ]
+        others = "head_dim is_decoder layer_types vocab_size embedding_size layer_style".split()
         if isinstance(value, dict):
             others += list(value)
         is_named = any(field in message for field in [name, *others])

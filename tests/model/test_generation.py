@@ -103,7 +103,7 @@ def test_any_mask_beside_a_cache(name, backend, generator):
 
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize(
-    "name", ["default", "post-sinusoidal", "learned-typed", "sliding", "partial-rotary-value"]
+    "name", "default post-sinusoidal learned-typed sliding partial-rotary-value".split()
 )
 @pytest.mark.parametrize("mode", [{"do_sample": False}, {"num_beams": 3}], ids=["greedy", "beams"])
 def test_padded_prompts(name, cache, mode):

@@ -13,13 +13,13 @@ from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 from hf_roformer_lite import RoFormerLiteConfig
 
 DATA = Path(__file__).parent / "data"
-FOLDERS = [
-    "version_0_1/text-features-sequence",
-    "version_0_1/text-features-tokens",
-    "version_0_2/text-counts-sequence",
-    "version_0_2/chained-tags-tokens",
-    "version_0_2/decoded-tags-tokens",
-]
+FOLDERS = """
+    version_0_1/text-features-sequence
+    version_0_1/text-features-tokens
+    version_0_2/text-counts-sequence
+    version_0_2/chained-tags-tokens
+    version_0_2/decoded-tags-tokens
+""".split()
 FIELDS = ("classifier_text_features", "decode_tags")
 
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import data_beside
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from hf_roformer_lite.model.tokenization_roformer_lite import ALGORITHMS, RoFormerLiteTokenizer
@@ -236,12 +237,7 @@ FLAGS = ("add_bos_token", "add_eos_token")
 # One text and a pair of texts.
 CALLS = (("the dog",), ("the dog", "我们"))
 # These are the ids of special tokens around one text and around two, for each value of the flags.
-TEMPLATES = {
-    (False, False): ("2 a 3", "2 a 3 b 3"),
-    (True, False): ("2 a", "2 a 2 b"),
-    (False, True): ("a 3", "a 3 b 3"),
-    (True, True): ("2 a 3", "2 a 3 2 b 3"),
-}
+TEMPLATES = {tuple(flags): texts for *flags, texts in data_beside(__file__)}
 
 
 @pytest.mark.parametrize("flags", TEMPLATES)

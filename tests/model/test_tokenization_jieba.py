@@ -70,15 +70,7 @@ def assert_same(ours: BatchEncoding, theirs: BatchEncoding) -> None:
     assert ours.is_fast and ours.n_sequences == theirs.n_sequences
     assert len(ours.encodings) == len(theirs.encodings)
     for one, other in zip(ours.encodings, theirs.encodings, strict=True):
-        for name in (
-            "ids",
-            "tokens",
-            "offsets",
-            "word_ids",
-            "sequence_ids",
-            "type_ids",
-            "special_tokens_mask",
-        ):
+        for name in "ids tokens offsets word_ids sequence_ids type_ids special_tokens_mask".split():
             assert getattr(one, name) == getattr(other, name), name
 
 

@@ -2,6 +2,7 @@
 
 import copy
 
+import conftest
 import pytest
 import torch
 from comparisons import (
@@ -17,6 +18,7 @@ from comparisons import (
 from conftest import random_ids
 from torch.utils.flop_counter import FlopCounterMode
 
+import hf_roformer_lite as rl
 from hf_roformer_lite import padding_free
 
 
@@ -90,9 +92,10 @@ def flops(model, **batch) -> int:
 
 @pytest.mark.parametrize("skip_logits", [True, False])
 @pytest.mark.parametrize("name", ["Bart", "T5", "Blenderbot", "M2M100"])
-def test_training_skips_the_padding_of_targets(name, skip_logits):
-    """Also with the `decoder_input_ids` that `DataCollatorForSeq2Seq` adds without a mask. The last
-    two models have no method that makes these ids, so that all logits are computed."""
+def test_labels_show_the_padding_of_targets(name, skip_logits):
+    """In training and in evaluation, also with the `decoder_input_ids` that
+    `DataCollatorForSeq2Seq` adds without a mask. The last two models have no method that makes
+    these ids, so that all logits are computed."""
     stock = build(f"{name}ForConditionalGeneration")
     free = padding_free(copy.deepcopy(stock), skip_logits=skip_logits)
     batch = batch_of_pairs()
@@ -101,7 +104,17 @@ def test_training_skips_the_padding_of_targets(name, skip_logits):
     for ids in (None, batch["labels"] * mask):
         masked = flops(free, **batch, decoder_input_ids=ids, decoder_attention_mask=mask)
         assert flops(free, **batch, decoder_input_ids=ids) == masked
-    assert masked < flops(free.eval(), **batch)
+    assert flops(free.eval(), **batch) == masked < flops(stock, **batch)
+
+
+def test_labels_show_the_padding_of_our_own_targets():
+    model = conftest.build(rl.RoFormerLiteForConditionalGeneration, conftest.seq2seq_config())
+    batch = batch_of_pairs()
+    batch["input_ids"].clamp_(max=9)
+    mask = (batch["labels"] != -100).long()
+    found = flops(model, **batch)
+    assert found == flops(model, **batch, decoder_attention_mask=mask)
+    assert found < flops(padding_free(model, False), **batch)
 
 
 @pytest.mark.parametrize("name", ["Bart", "T5", "Blenderbot"])

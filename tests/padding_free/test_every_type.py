@@ -5,7 +5,6 @@
 """
 
 import csv
-import inspect
 import re
 import sys
 import warnings
@@ -18,7 +17,7 @@ import pytest
 import torch
 import transformers
 from comparisons import assert_close, gradients
-from conftest import Batch
+from conftest import Batch, data_beside
 from tiny_models import (
     TABLES,
     TARGETS,
@@ -27,12 +26,12 @@ from tiny_models import (
     classes_of,
     tiny_model,
 )
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.utils import ModelOutput
 
 from hf_roformer_lite.padding_free import padding_free
-from hf_roformer_lite.padding_free.layers import layers_of
 
 RESULTS = Path(__file__).with_name("every_type.csv")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "padding_free_models.md"
@@ -61,25 +60,10 @@ FAST = set(
     "albert bert distilbert electra eurobert gemma3_text gpt2 llama mamba modernbert nomic_bert "
     "opt qwen3 roberta mobilebert gemma2 gpt_oss lfm2 marian".split()
 )
-# These types cannot be run or trained with a batch that has only text.
-NOT_TEXT = {
-    "gemma3n": "its part for images needs the package timm; its text model is gemma3n_text",
-    "gemma4_assistant": "it drafts from the keys, values and states of another model",
-    "gemma4_unified_assistant": "it drafts from the keys, values and states of another model",
-    "git": "its loss expects the tokens of an image before the text",
-    "layoutlmv2": "it reads images of pages, by the package detectron2",
-    "musicgen": "its tokens are codes of sound, several at a place",
-    "musicgen_melody": "its tokens are codes of sound, several at a place",
-}
-# The page describes an error by the words next to the first pattern that matches it.
-REASONS = (
-    ("attention interface", "custom attention"),
-    ("outputs differ|interact outside", "tokens mix outside attention, as in convolutions"),
-    ("experts", "experts with a limited capacity"),
-    ("mask functions", "no attention mask of the usual kind"),
-    ("input_ids and attention_mask alone", "needs inputs other than token ids"),
-    ("", "layers that read the mask, the cache or the batch directly"),
-)
+# Types that cannot be run or trained with a batch that has only text; the words by which the page
+# describes the errors; and the linear maps that compute padding, as regular expressions.
+NOT_TEXT, REASONS, PADDED_MAPS = data_beside(__file__).values()
+PRODUCTS = (torch.nn.functional.linear, torch.addmm, torch.matmul, torch.Tensor.__matmul__)
 
 
 def outputs_of(model: PreTrainedModel, batch: Batch) -> list[torch.Tensor]:
@@ -129,24 +113,38 @@ def states_of_layers(model: PreTrainedModel, batch: Batch) -> list[torch.Tensor]
     return []
 
 
-def numbers_of_computed_tokens(model: torch.nn.Module, batch: Batch) -> set[int]:
-    """The numbers of states other than zero that the layers of a model return.
+class CountedRows(TorchFunctionMode):
+    """Counts the rows that each linear map of a model computes; `most` has the largest number for
+    each weight."""
 
-    A flat row leaves zeros at padding."""
-    found = set()
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.names = {id(weight): name for name, weight in model.named_parameters()}
+        self.most: Counter[str] = Counter()
 
-    def look(layer: torch.nn.Module, args: tuple, output: Any) -> None:
-        states = output if isinstance(output, torch.Tensor) else output[0]
-        found.add(int((states != 0).any(-1).sum()))
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        for weight in args[1:3]:
+            if func in PRODUCTS and id(weight) in self.names:
+                name = re.sub(r"\d+", "#", self.names[id(weight)])
+                rows = output.shape[:-1].numel()
+                self.most[name] = max(self.most[name], rows)
+        return output
 
-    handles = [layer.register_forward_hook(look) for layer in layers_of(model)]
-    takes_cache = "use_cache" in inspect.signature(type(model).forward).parameters
-    options = {"use_cache": False} if takes_cache else {}
-    with torch.no_grad():
-        model.eval()(**batch, **options)
-    for handle in handles:
-        handle.remove()
-    return found
+
+def faults_of_maps(kind: str, model: PreTrainedModel, batch: Batch) -> list[str]:
+    """The linear maps that compute padding, except those that are known to, in training and in
+    evaluation."""
+    with CountedRows(model) as counted:
+        model.train()(**batch)
+        with torch.no_grad():
+            model.eval()(**batch)
+    assert counted.most
+    num_tokens = int(batch["attention_mask"].sum())
+    # The heads of language models have up to two more rows.
+    padded = [name for name, rows in counted.most.items() if rows > num_tokens + 2]
+    names = [f"{kind} {type(model).__name__} {name}" for name in padded]
+    return [name for name in names if not any(re.match(known, name) for known in PADDED_MAPS)]
 
 
 def result_of(kind: str) -> str:
@@ -185,13 +183,8 @@ def result_of_class(
         float((found - value).abs().max() / value.abs().max().clamp(min=1))
         for found, value in zip(outputs_of(model, batch), expected, strict=True)
     )
-    # The first of these heads scores padding as the place of an answer, too, and the others may
-    # read padding at the last place.
-    reads_padding = "ForQuestionAnswering|(Electra|RoFormer)ForMultipleChoice"
-    computes_padding = re.search(reads_padding, str(model_class))
-    num_tokens = numbers_of_computed_tokens(model, batch)
-    if not computes_padding and int(batch["attention_mask"].sum()) not in num_tokens:
-        return f"differs: its layers compute {num_tokens} tokens"
+    if faults := faults_of_maps(kind, model, batch):
+        return f"differs: padding is computed by {faults}"
     # Rounding in float32 may move gradients as far as this, so double precision decides.
     if worst > 1e-5 and dtype == torch.float32:
         return result_of_class(kind, model_class, torch.float64)
@@ -208,7 +201,7 @@ def page_of(results: dict[str, tuple[str, str]]) -> str:
     """The text of the page: the number of types of each outcome, and a table of all types."""
     outcomes = {kind: outcome_of(result) for kind, (_, result) in results.items()}
     counts = Counter(outcomes.values())
-    names = [EXACT, *(name for _, name in REASONS), TAKES_MORE]
+    names = [EXACT, *REASONS.values(), TAKES_MORE]
     lines = [f"| {name} | {counts[name]} |" for name in names if counts[name]]
     rows = []
     for kind, (class_name, result) in results.items():
@@ -226,7 +219,7 @@ def outcome_of(result: str) -> str:
     kind = result.partition(":")[0]
     if kind != "refused":
         return {"exact": EXACT, "not text": TAKES_MORE}[kind]
-    return next(name for pattern, name in REASONS if re.search(pattern, result))
+    return next(name for pattern, name in REASONS.items() if re.search(pattern, result))
 
 
 def test_every_type_was_measured():

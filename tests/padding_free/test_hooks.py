@@ -80,24 +80,34 @@ def ablate_first(states: torch.Tensor) -> torch.Tensor:
 
 HOOKS: dict[str, tuple[str, str, Any]] = {
     "before a layer": (
-        "encoder.layer.1",
+        "bert.encoder.layer.1",
         "register_forward_pre_hook",
         lambda module, args: (ablate_first(args[0]), *args[1:]),
     ),
     "after a layer": (
-        "encoder.layer.0",
+        "bert.encoder.layer.0",
         "register_forward_hook",
         lambda module, args, output: ablate_first(output),
     ),
     "within a layer": (
-        "encoder.layer.0.intermediate",
+        "bert.encoder.layer.0.intermediate",
         "register_forward_hook",
         lambda module, args, output: ablate_first(output),
     ),
     "gradient within a layer": (
-        "encoder.layer.0.intermediate.dense",
+        "bert.encoder.layer.0.intermediate.dense",
         "register_full_backward_hook",
         lambda module, grads, outputs: (ablate_first(grads[0]),),
+    ),
+    "before the head": (
+        "bert",
+        "register_forward_hook",
+        lambda module, args, output: setattr(output, "last_hidden_state", ablate_first(output[0])),
+    ),
+    "within the head": (
+        "cls.predictions.transform.dense",
+        "register_forward_hook",
+        lambda module, args, output: ablate_first(output),
     ),
 }
 
@@ -119,14 +129,15 @@ def test_a_module_whose_hook_is_older_than_the_last_forward_pass():
 def test_hooks_that_know_rows(place, is_first):
     """Hooks of users get the batch, whether they are registered before `padding_free` or after it.
 
-    A hook within a layer makes the layer compute padding."""
+    A hook within a layer makes the layer compute padding, and one within the head, or before it,
+    makes the head compute padding."""
     path, register, hook = HOOKS[place]
     stock = build("bert mlm")
     free = build("bert mlm")
     if not is_first:
         padding_free(free)
     for model in (stock, free):
-        getattr(model.bert.get_submodule(path), register)(hook)
+        getattr(model.get_submodule(path), register)(hook)
     if is_first:
         padding_free(free)
     assert_same_gradients(free, stock, batch_for("bert mlm"))

@@ -91,7 +91,7 @@ def test_each_seed_gives_what_it_gives_alone_and_the_best_is_kept(folder, whole)
     assert str(several["kept"]) == kept
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (whole / name).read_bytes() == (folder / f"alone-{kept}" / name).read_bytes(), name
-    for name in ("metrics", "by_label", "parts", "baselines", "verdict", "rows"):
+    for name in "metrics by_label parts baselines verdict rows".split():
         assert results[name] == alone[kept][name], name
     mean, deviation = (several[name]["test"]["accuracy"] for name in ("mean", "standard_deviation"))
     assert mean == pytest.approx(np.mean(values), rel=1e-12)
