@@ -57,7 +57,8 @@ class DataArguments(TableArguments):
         dataset_name: A dataset on the Hub, instead of files.
         dataset_config_name: Configuration of that dataset, if it has several.
         train_file: Training data: .tsv, .csv or .jsonl, also .gz; several are read one after
-            another. Plain .txt is for mlm and causal; tag reads a token and its tag on each line.
+            another. (mlm and causal also read plain .txt, and tag also reads files with a token and
+            its tag on each line.)
         validation_file: Validation data, used to evaluate the model during training and at the end.
         test_file: Test data, used to evaluate the model only at the end.
         validation_fraction: Hold out this fraction of the training data (0.05 is 5 % of the
@@ -155,12 +156,12 @@ class TrainingOptions:
         overwrite_output_dir: Replace a finished model, and discard an unfinished training with
             other options.
         num_train_epochs: Passes over the training data. Default: as many as cover 300,000 examples
-            or, with labels, 8 million tokens if that takes fewer epochs, but at least 3 and at most
-            20; fine-tuning: 4.
+            (classify and tag: or 8 million tokens, if that takes fewer epochs), but at least 3 and
+            at most 20; fine-tuning: 4.
         max_steps: Number of training steps, instead of epochs.
-        per_device_train_batch_size: Rows in a training batch on each device. Default: 32, or fewer
-            with labels if 32 rows have more than 8,192 tokens on average; mlm and causal 8, embed
-            64, rerank 16.
+        per_device_train_batch_size: Rows in a training batch on each device. Default: 32 (classify
+            and tag: fewer if 32 rows have more than 8,192 tokens on average); mlm and causal 8,
+            embed 64, rerank 16.
         max_tokens_per_batch: Limit on the real tokens in a training batch on each device, instead
             of a fixed number of rows; not for embed and rerank.
         per_device_eval_batch_size: Rows in an evaluation batch on each device.
