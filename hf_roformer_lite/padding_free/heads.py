@@ -112,10 +112,10 @@ def stack_of(model: PreTrainedModel) -> nn.Module | None:
     return None
 
 
-def reads_row(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:
+def reads_row(plan: Plan, model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:
     """Whether the head of a language model may get a flat row instead of the states of the
     batch."""
-    if switch.stack is None:
+    if switch.stack is None or plan.why_padded:
         return False
     # A user's own loss may depend on rows; transformers' losses depend on single positions.
     has_own_loss = "labels" in given and model.loss_function not in LOSS_MAPPING.values()

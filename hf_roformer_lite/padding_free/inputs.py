@@ -49,19 +49,14 @@ def make_plan(
         ends=ends_of_rows(model, switch, values),
         reads_target=has_target and switch.head == "" and base is not model,
     )
-    if "labels" in values and not has_cache:
-        # A text with labels is not continued, and without a cache, transformers separates packed
-        # documents.
-        if "use_cache" in parameters_of(model):
-            given.setdefault("use_cache", False)
-        mask_target(model, switch, given, values)
-    if not is_tracing():
-        leave_with_mask(plan, given)
-    if not plan.why_padded and reads_row(model, switch, given):
+    if not has_cache:
+        adapt_to_labels(model, switch, given, values)
+    leave_with_mask(plan, given)
+    if reads_row(plan, model, switch, given):
         is_real = values.get("decoder_attention_mask") if has_target else plan.is_real
         tokens = None
         if is_real is not None and not has_cache and not is_nearly_full(is_real != 0):
-            tokens = plan.tokens(is_real != 0, is_causal=has_target or None)
+            tokens = plan.tokens(is_real != 0, is_causal=has_target)
         choose_row(plan, model, switch, given, values, tokens)
     return plan
 
@@ -69,8 +64,8 @@ def make_plan(
 def leave_with_mask(plan: Plan, given: dict[str, Any]) -> None:
     """Leave the plan with a mask of four dimensions, which the model hands on to its layers. They
     find the plan by the memory of the mask, so no other call may use this memory."""
-    mask = given.get("attention_mask")
-    if isinstance(mask, torch.Tensor) and mask.ndim == 4:
+    mask: Any = given.get("attention_mask")
+    if getattr(mask, "ndim", 0) == 4 and not is_tracing():
         given["attention_mask"] = mask.clone()
         given["attention_mask"].untyped_storage().padding_free_plan = plan
 
@@ -117,19 +112,25 @@ def reason_for_padding(model: PreTrainedModel, given: dict[str, Any]) -> str:
     return reason
 
 
-def mask_target(
+def adapt_to_labels(
     model: PreTrainedModel,
     switch: Switch,
     given: dict[str, Any],
     values: dict[str, torch.Tensor],
 ) -> None:
-    """Hide the padding of a target. Its labels show where that is.
+    """Make no cache for a text with labels, because it is not continued, and hide the padding of a
+    target, which its labels show.
 
-    The decoder is causal, so no label depends on tokens after the last one. Gaps usually hold
-    padding tokens, which some stock decoders read and others do not. A target that is passed may go
-    on after its labels. Unless a target is passed, an `EncoderDecoderModel` hides padding tokens
-    itself, also those that have labels.
+    Without a cache, transformers separates packed documents. The decoder is causal, so no label
+    depends on tokens after the last one. Gaps usually hold padding tokens, which some stock
+    decoders read and others do not. A target that is passed may go on after its labels. Unless a
+    target is passed, an `EncoderDecoderModel` hides padding tokens itself, also those that have
+    labels.
     """
+    if "labels" not in values:
+        return
+    if "use_cache" in parameters_of(model):
+        given.setdefault("use_cache", False)
     reads_padding = (
         switch.head == "seq2seq"
         and model.config.is_encoder_decoder
@@ -139,8 +140,7 @@ def mask_target(
         return
     is_read = values["labels"] != IGNORE_INDEX
     has_gaps = (~is_read[:, :-1] & is_read[:, 1:]).any()
-    has_logits = not model.training or not switch.skip_logits
-    if has_logits and "decoder_input_ids" in values:
+    if not (model.training and switch.skip_logits) and "decoder_input_ids" in values:
         is_read |= values["decoder_input_ids"] != model.config.pad_token_id
     values["decoder_attention_mask"] = mask = is_read | has_gaps
     given["decoder_attention_mask"] = mask.long().to(given["labels"].device)

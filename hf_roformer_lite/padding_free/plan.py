@@ -113,8 +113,11 @@ class Plan:
         if is_tracing(is_real):
             # Masks of equal shape are the same if there is only one side.
             for found in self.found:
-                has_one_side = found.is_traced and not self.has_cross_attention
-                if has_one_side and found.shape == tuple(is_kept.shape):
+                if (
+                    found.is_traced
+                    and not self.has_cross_attention
+                    and found.shape == tuple(is_kept.shape)
+                ):
                     return found
             tokens = FlatTokens(is_kept)
         else:
