@@ -23,10 +23,10 @@ Row = dict[str, Any]
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 # Tables in other formats, which are never read as lines of text.
-OTHER_TABLES = (".json", ".ndjson", ".parquet", ".xlsx")
+OTHER_TABLES = ".json .ndjson .jsonlines .parquet .xls .xlsx .ods .tab .psv .conll .conllu".split()
 # These delimiters of a .csv file are recognised. If several are equally likely, the first one is
 # chosen.
-DELIMITERS = (",", ";", "\t", "|")
+DELIMITERS = ",;\t|"
 # The column names of a table may contain line breaks, but do not span more lines than this.
 MAX_HEADER_LINES = 20
 # JSON can escape surrogates, but no encoding can write them.

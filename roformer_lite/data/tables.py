@@ -14,7 +14,7 @@ from .data_files import DELIMITERS, Row
 _BREAK = re.compile(r"\t|\r\n|\r|\n")
 # The csv module does not quote a carriage return, at which readers would end the line, and readers
 # might recognise another delimiter in a header without quotation marks.
-_QUOTED = re.compile(f"[\r{''.join(DELIMITERS)}]")
+_QUOTED = re.compile(f"[\r{DELIMITERS}]")
 
 
 @dataclass

@@ -143,8 +143,9 @@ class Classify(LabelRecipe):
         if takes_pairs and column is None:
             options = replace(options, text_pair_column="text_pair")
         check_number("threshold", settings.get("threshold"), minimum=0, maximum=1)
+        separator = options.label_separator or ","
         return cls(
-            replace(options, problem_type=problem_type),
+            replace(options, problem_type=problem_type, label_separator=separator),
             labels={} if problem_type == REGRESSION else cls.numbered(labels_of(config)),
             problem_type=problem_type,
             threshold=settings.get("threshold"),

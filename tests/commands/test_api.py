@@ -73,7 +73,7 @@ def test_rows_texts_and_files_have_the_predictions_of_the_command():
     assert answers == expected
     assert [row["their_label_1"] is None for row in expected] == [False, False, True, False]
     texts = predict(Path("model"), [row["text"] for row in ROWS], top_k=2, device="cpu")
-    names = ("label_1", "score_1", "label_2", "score_2")
+    names = "label_1 score_1 label_2 score_2".split()
     assert texts == [
         {"text": row["text"], **{name: row[f"their_{name}"] for name in names}} for row in expected
     ]

@@ -71,6 +71,15 @@ def test_the_measuring_options_of_all_tasks_except_lengths():
     assert named == of_tasks - set(LENGTH_OPTIONS)
 
 
+def test_a_comma_separates_the_labels_of_a_model_without_notes(tmp_path):
+    model = save_model("labels", tmp_path / "m")
+    (model / "results.json").unlink()
+    data = tmp_path / "b.csv"
+    data.write_text('text,label\na cat,"a,b"\n')
+    expected = evaluated(model, data, label_separator=",")["metrics"]
+    assert evaluated(model, data)["metrics"] == expected
+
+
 def test_an_option_replaces_that_of_the_training(classifier, tmp_path):
     data = tmp_path / "b.csv"
     data.write_text("text,label\na cat,a\na dog,b\n")

@@ -17,7 +17,7 @@ from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteModel
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize(
-    "name", ["grouped-gated-rms", "sliding", "learned-typed", "partial-rotary-value"]
+    "name", "grouped-gated-rms sliding learned-typed partial-rotary-value".split()
 )
 def test_continuous_batching(name, backend):
     model = build(RoFormerLiteForCausalLM, stack_config(name, backend, tie_word_embeddings=False))

@@ -64,7 +64,7 @@ def test_directories(tmp_path):
     del weights["cls.predictions.decoder.weight"]
     del weights["cls.predictions.decoder.bias"]
     ids = torch.arange(1, 9)[None]
-    for form in ("safetensors", "bin", "old-bin", "shards"):
+    for form in "safetensors bin old-bin shards".split():
         source = write_checkpoint(tmp_path / form / "source", config, weights, form)
         model = convert_checkpoint("roformer", source, tmp_path / form / "out")
         assert sorted(os.listdir(tmp_path / form)) == ["out", "source"]

@@ -39,7 +39,7 @@ def cases():
 
 
 # Positions begin after the row of padding in these families, and after two rows in the others.
-POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "esm")
+POSITIONS_AFTER_PADDING = "roberta xlm-roberta camembert esm".split()
 POSITIONS_AFTER_TWO_ROWS = ("bart", "mbart")
 
 

@@ -88,7 +88,7 @@ def test_pairs(kind, tokenizer, tmp_path):
     assert tied or len(chosen) > 1
 
 
-@pytest.mark.parametrize("kind", ["rms-gated-grouped", "sinusoidal", "llama3", "embedding-norm"])
+@pytest.mark.parametrize("kind", "rms-gated-grouped sinusoidal llama3 embedding-norm".split())
 def test_causal_models(kind, tokenizer, tmp_path):
     config = stack_config(is_decoder=True, **{"max_position_embeddings": 64} | KINDS[kind])
     model = noisy(build(rl.RoFormerLiteForCausalLM, config))
@@ -104,7 +104,7 @@ def test_causal_models(kind, tokenizer, tmp_path):
         assert best.sequences_ids[0] == greedy(model, row, 12)[len(row) :]
 
 
-@pytest.mark.parametrize("kind", ["post", "rms-gated-grouped", "learned", "yarn"])
+@pytest.mark.parametrize("kind", "post rms-gated-grouped learned yarn".split())
 def test_encoders(kind, tokenizer, tmp_path):
     """Encoders have BERT's pooler and segments."""
     config = stack_config(add_pooling_layer=True, type_vocab_size=2, **KINDS[kind])

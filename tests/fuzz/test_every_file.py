@@ -51,7 +51,7 @@ def place(tmp_path_factory) -> Path:
         patch.chdir(folder)
         Path("lines.txt").write_text("one two\n\nthree\n")
         Path("rows.csv").write_text("text,label\n" + "one two,a\nthree four,b\n" * 8)
-        for kind in ("classify", "tag", "causal", "seq2seq"):
+        for kind in "classify tag causal seq2seq".split():
             save_model(kind, Path(kind))
         save_model("embed", Path("encoder"))
         save_model("roformer", Path("mlm"))

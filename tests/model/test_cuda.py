@@ -28,7 +28,7 @@ def test_losses_and_gradients_are_those_of_a_cpu(kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["bert", "modernbert", "llama", "gemma2"])
+@pytest.mark.parametrize("kind", "bert modernbert llama gemma2".split())
 def test_padding_free_is_stock(kind, dtype):
     """`padding_free` does not change the losses and gradients of a model.
 

@@ -140,7 +140,7 @@ def test_inputs_beside_a_cache():
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("kind", ["mlm", "causal", "token", "seq2seq"])
+@pytest.mark.parametrize("kind", "mlm causal token seq2seq".split())
 def test_labels_of_tokens(kind, training):
     """Labels have the shape of the ids, and are integers."""
     model = make_model(kind).train(training)

@@ -63,7 +63,7 @@ def test_packed_documents_stay_apart(training):
     assert_close(compiled(**packed).loss, expected)
 
 
-@pytest.mark.parametrize("way", ["eager", "checkpointing", "encoder", "base"])
+@pytest.mark.parametrize("way", "eager checkpointing encoder base".split())
 def test_what_changes_afterwards(way):
     """A padding-free model gets another attention implementation or gradient checkpointing, or
     parts of it are compiled."""

@@ -73,7 +73,7 @@ class Around(transformers.PreTrainedModel):
         )
 
 
-@pytest.mark.parametrize("name", ["BertModel", "DebertaV2Model", "MPNetModel", "LlamaModel"])
+@pytest.mark.parametrize("name", "BertModel DebertaV2Model MPNetModel LlamaModel".split())
 def test_a_model_that_computes_several_texts(name):
     texts = [
         tuple(inputs.values())

@@ -143,7 +143,7 @@ def data(tmp_path) -> Path:
 @pytest.mark.slow
 def test_rows_are_held_out_where_needed(encoder, data, tmp_path):
     """Few rows are all trained on, unless the training has epochs to choose from."""
-    numbers = write_labels(tmp_path / "n.jsonl", ["1", "2", "3", "4"])
+    numbers = write_labels(tmp_path / "n.jsonl", "1 2 3 4".split())
     for rows in (data, numbers):
         # A tenth of these 120 rows would usually be held out.
         rows.write_text(rows.read_text() * 6)

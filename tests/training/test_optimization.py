@@ -154,7 +154,7 @@ def test_equals_the_two_optimizers_side_by_side(tmp_path):
         assert torch.equal(weight, named[name]) and not torch.equal(weight, start[name]), name
 
 
-@pytest.mark.parametrize("name", ["linear", "cosine", "polynomial", "inverse_sqrt"])
+@pytest.mark.parametrize("name", "linear cosine polynomial inverse_sqrt".split())
 def test_the_rates_of_both_optimizers_decay_together(name, tmp_path):
     """The schedule with polynomial decay reads the first rate from the defaults."""
     optimizer = optimizer_for(make_model("mlm"), tmp_path)
